@@ -210,9 +210,8 @@ def write_inputs(folder: Path) -> None:
         AutoTokenizer.from_pretrained(folder / "bert").save_pretrained(folder / name)
     sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").splitlines()[:300]
     words = sorted({word for row in sample for word in row.split()})
-    triples = [
-        json.dumps({"anchor": a, "positive": p, "negative": n}) for a, p, n in zip(*[iter(sample)] * 3, strict=True)
-    ]
+    columns = ("anchor", "positive", "negative")
+    triples = [json.dumps(dict(zip(columns, row, strict=True))) for row in zip(*[iter(sample)] * 3, strict=True)]
     losses = {
         f"{loss}, {form}, {objective}": {**chosen, **una, "objective": objective}
         for loss, chosen in LOSSES.items()

@@ -1,7 +1,10 @@
 """Fixtures used by several test files. Tests that need the data sets in ``shared`` are skipped if these are missing."""
 
+import contextlib
+import io
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -9,11 +12,13 @@ from collections import Counter
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 import plain_processor  # noqa: F401
-from cse import errors
+from cse import _core, errors
+from cse.cli import group
 from cse.cli.group import PLACES
 from forked import run_forked
 from random_texts import write_vectors
@@ -51,6 +56,33 @@ def run_cse(*arguments, cwd=None, text=True, stdin=None, env=None, preexec=None)
     )
 
 
+def run_here(*arguments, cwd="."):
+    """As ``run_cse``, but in this process, for tests whose subject is not signals, streams, exit codes or imports.
+
+    What the Rust core reads from standard input or writes to standard output is not redirected.
+    """
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    threads = torch.get_num_threads()
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf8", newline="", write_through=True) for _ in range(2))
+    with contextlib.ExitStack() as stack:
+        for context in (
+            contextlib.chdir(cwd),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            mock.patch.object(sys, "argv", ["cse", *map(str, arguments)]),
+            mock.patch("click.core._detect_program_name", return_value="cse"),
+            threadpool_limits(),
+        ):
+            stack.enter_context(context)
+        code = group._run([signal.SIGINT])
+    torch.set_num_threads(threads)
+    _core.set_default_threads(0)
+    printed = [stream.buffer.getvalue().decode() for stream in (out, err)]
+    return subprocess.CompletedProcess(["cse", *arguments], code, *printed)
+
+
 @pytest.fixture
 def processor(monkeypatch):
     """A function that mocks the bfloat16 instructions of the processor and the speedup of bfloat16 over float32."""
@@ -65,6 +97,11 @@ def processor(monkeypatch):
 @pytest.fixture(scope="session")
 def cse():
     return run_cse
+
+
+@pytest.fixture(scope="session")
+def cse_here():
+    return run_here
 
 
 @pytest.fixture(scope="session")
@@ -254,22 +291,10 @@ def make_tiny(folder, kind):
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-        model_max_length=64,
-    )
-    sizes = {
-        "vocab_size": 2000,
-        "hidden_size": 32,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 4,
-        "intermediate_size": 64,
-    }
+    special = {f"{name.strip('[]').lower()}_token": name for name in names}
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **special)
+    sizes = {"vocab_size": 2000, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+    sizes["intermediate_size"] = 64
     if kind == "bert":
         model = BertModel(BertConfig(**sizes, max_position_embeddings=64))
     else:

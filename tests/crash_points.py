@@ -163,7 +163,9 @@ RUN = "train corpus.txt --loss focal --una --model model --max-steps 6 --batch-s
 RUN += " --eval-every 2 -o runs"
 CASES = {
     "build-tfidf": Case("build-tfidf corpus.txt -o out", ("out",), "build-tfidf other.txt -o out"),
-    "build-tfidf --stream": Case("build-tfidf corpus.txt --stream -o out", ("out",), "build-tfidf other.txt -o out"),
+    "build-tfidf --no-matrix": Case(
+        "build-tfidf corpus.txt --no-matrix -o out", ("out",), "build-tfidf other.txt -o out"
+    ),
     "augment": Case("augment corpus.txt -o out.txt", ("out.txt",), "augment other.txt -o out.txt"),
     "augment --parts": Case("augment --parts corpus.txt other.txt -o parts", ("parts",)),
     "encode npy": Case("encode model corpus.txt -o v.npy", ("v.npy",), "encode model other.txt -o v.npy"),

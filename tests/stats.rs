@@ -102,16 +102,3 @@ fn error_names_first_invalid_line_for_any_number_of_threads() {
         }
     }
 }
-
-#[test]
-fn error_names_line_and_byte_offset_of_invalid_utf8() {
-    let mut text = "fine row\n".repeat(200_000).into_bytes();
-    text.extend_from_slice(b"broken \xff\n");
-    match build_bytes(&text, 2) {
-        Err(Error::InvalidUtf8 { place, .. }) => {
-            let (line, offset) = (200_001, Some(9 * 200_000 + 7));
-            assert_eq!(place, Place::Line { line, offset });
-        }
-        other => panic!("{other:?}"),
-    }
-}

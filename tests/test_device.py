@@ -277,24 +277,21 @@ def test_auto_precision_on_cuda_is_bf16_only_if_the_gpu_has_instructions_for_it(
     ("device", "index"), [("cuda:1", ("cuda:1",)), ("xpu", ("xpu",)), ("mps", ())], ids=["cuda", "xpu", "mps"]
 )
 def test_functions_of_a_device_call_its_module(monkeypatch, device, index):
-    """The functions of ``torch.mps`` have no argument for the device, and none of them measures the peak memory."""
+    """The functions of ``torch.mps`` have no argument for the device."""
     kind, state, calls = device.split(":")[0], torch.zeros(4, dtype=torch.uint8), []
-    results = {"get_rng_state": state, "set_rng_state": None, "synchronize": None}
+    results = {"get_rng_state": state, "set_rng_state": None}
     if kind != "mps":
-        results |= {"max_memory_allocated": 7, "reset_peak_memory_stats": None, "get_device_name": "A GPU"}
+        results |= {"get_device_name": "A GPU"}
     monkeypatch.setattr(torch, kind, FakeGPU(calls, **results), raising=False)
     cpu = torch.get_rng_state()
     with devices.kept_generators(device):
         torch.rand(3)
-        devices.synchronize(device)
     assert torch.equal(torch.get_rng_state(), cpu)
-    assert calls[:2] == [("get_rng_state", *index), ("synchronize", *index)]
-    assert calls[2][0] == "set_rng_state"
-    assert calls[2][1] is state
-    assert calls[2][2:] == index
+    assert calls[0] == ("get_rng_state", *index)
+    assert calls[1][0] == "set_rng_state"
+    assert calls[1][1] is state
+    assert calls[1][2:] == index
     assert set(devices.generator_states(device)) == {"cpu", kind}
-    devices.reset_peak_memory(device)
-    assert devices.peak_memory(device) == (None if kind == "mps" else 7)
     assert devices.device_name(device) == ("mps" if kind == "mps" else "A GPU")
 
 

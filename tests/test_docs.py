@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -83,34 +83,28 @@ def small_files(tmp_path_factory, sample_rows):
 
     folder = tmp_path_factory.mktemp("files")
     rows = sample_rows[:60]
-
-    def write(name, lines):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf8")
-
-    for name in ("corpus.txt", "sentences.txt", "wiki1m.txt", "wiki.txt", "queries.txt", "sample"):
-        write(
-            name, rows if name in ("corpus.txt", "wiki.txt", "sample") else rows[:6]
-        )  # few, because generation is slow
-    write("corpus.jsonl", [json.dumps({"_id": f"d{n}", "text": row}) for n, row in enumerate(rows)])
     quoted = [row.replace('"', "'") for row in rows]
-    write("docs.csv", ["name,text", *(f'd{n},"{row}"' for n, row in enumerate(quoted))])
-    write("pairs.csv", ["first,second", *(f'"{a}","{b}"' for a, b in pairwise(quoted))])
-    pairs = [f"{n % 6}\t{a}\t{b}" for n, (a, b) in enumerate(pairwise(rows))]
+    rated = [row for row in sample_rows[:400] if '"' not in row]
+    documents = [json.dumps({"_id": f"d{n}", "text": row}) for n, row in enumerate(rows)]
+    queries = [json.dumps({"_id": f"q{n}", "text": row[:40]}) for n, row in enumerate(rows[:9])]
+    contents = {
+        **dict.fromkeys(("corpus.txt", "wiki.txt", "sample"), rows),
+        **dict.fromkeys(("sentences.txt", "wiki1m.txt", "queries.txt"), rows[:6]),  # few, because generation is slow
+        "corpus.jsonl": documents,
+        "docs.csv": ["name,text", *(f'd{n},"{row}"' for n, row in enumerate(quoted))],
+        "pairs.csv": ["first,second", *(f'"{a}","{b}"' for a, b in pairwise(quoted))],
+        "tweets.csv": ["text,airline_sentiment", *map('"{}",{}'.format, rated, cycle(("positive", "negative")))],
+    }
+    scored = [f"{n % 6}\t{a}\t{b}" for n, (a, b) in enumerate(pairwise(rows))]
     for place in ("DIR", "data"):
-        for name in ("stsb.dev.tsv", "sts12.test.tsv"):
-            write(f"{place}/{name}", pairs)
+        contents |= {f"{place}/{name}": scored for name in ("stsb.dev.tsv", "sts12.test.tsv")}
     for place in ("DIR", "data/retrieval"):
-        write(f"{place}/corpus.jsonl", [json.dumps({"_id": f"d{n}", "text": row}) for n, row in enumerate(rows)])
-        write(
-            f"{place}/queries.jsonl", [json.dumps({"_id": f"q{n}", "text": row[:40]}) for n, row in enumerate(rows[:9])]
-        )
-        write(f"{place}/qrels/test.tsv", ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(9))])
-    sentiments = [
-        f'"{row}",{("positive", "negative")[n % 2]}' for n, row in enumerate(sample_rows[:400]) if '"' not in row
-    ]
-    write("tweets.csv", ["text,airline_sentiment", *sentiments])
+        judged = ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(9))]
+        contents |= {f"{place}/corpus.jsonl": documents, f"{place}/queries.jsonl": queries}
+        contents[f"{place}/qrels/test.tsv"] = judged
+    for name, written in contents.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("".join(f"{line}\n" for line in written), encoding="utf8")
     (folder / "benches").symlink_to(ROOT / "benches")
     (folder / "shards").mkdir()
     for number in range(2):

@@ -18,20 +18,25 @@ FAULTS = {
 }
 
 
-def look(cse, path, *arguments):
-    done = cse("doctor", path, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+@pytest.fixture
+def look(cse_here, tmp_path):
+    """A function that returns the diagnosis of a file with this content (bytes, text or rows), or of some paths."""
+
+    def look(content, *arguments, name="corpus.txt"):
+        if isinstance(content, list):
+            content = "".join(f"{row}\n" for row in content)
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        done = cse_here("doctor", name, *arguments, "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return look
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_is_counted_and_located(tmp_path, cse, sample_rows, fault):
+def test_each_fault_is_counted_and_located(look, sample_rows, fault):
     rows = [*sample_rows[:40], FAULTS[fault], *sample_rows[40:80], FAULTS[fault] + " again and again"]
-    path = tmp_path / "corpus.txt"
-    path.write_text("\n".join(rows) + "\n", encoding="utf8")
-    clean = tmp_path / "clean.txt"
-    clean.write_text("\n".join(sample_rows[:80]) + "\n", encoding="utf8")
-    found, before = look(cse, path)["faults"], look(cse, clean)["faults"]
+    found, before = look(rows)["faults"], look(sample_rows[:80])["faults"]
     more = 1 if fault == "short" else 2
     assert found[fault]["rows"] == before[fault]["rows"] + more
     assert found[fault]["first"] == min(41, before[fault]["first"] if before[fault]["rows"] else 41)
@@ -39,27 +44,24 @@ def test_each_fault_is_counted_and_located(tmp_path, cse, sample_rows, fault):
     assert {name: found[name]["rows"] for name in others} == {name: before[name]["rows"] for name in others}
 
 
-def test_lines_that_other_commands_refuse_are_counted(tmp_path, cse):
-    path = tmp_path / "corpus.txt"
-    path.write_bytes(b"good row here\nbad \xff byte here\n\n" + b"word " * 1000 + b"\ngood row here\n")
-    seen = look(cse, path, "--max-line-bytes", 2000)
+def test_lines_that_other_commands_refuse_are_counted(look, cse_here, tmp_path):
+    limit = ("--max-line-bytes", 2000)
+    seen = look(b"good row here\nbad \xff byte here\n\n" + b"word " * 1000 + b"\ngood row here\n", *limit)
     assert (seen["rows"], seen["blank"], seen["duplicates"]) == (5, 1, 1)
-    assert seen["faults"]["invalid"] == {"rows": 1, "first": 2, "file": str(path)}
-    assert seen["faults"]["over_long"] == {"rows": 1, "first": 4, "file": str(path)}
-    text = cse("doctor", path, "--max-line-bytes", 2000).stdout
-    for phrase in (
-        "not UTF-8 in 1 row (20.00%), the first at line 2",
-        "2,000 bytes",
-        "repeat an earlier row",
-        "iconv",
-        "--max-line-bytes",
-    ):
-        assert phrase in " ".join(text.split())
+    assert seen["faults"]["invalid"] == {"rows": 1, "first": 2, "file": "corpus.txt"}
+    assert seen["faults"]["over_long"] == {"rows": 1, "first": 4, "file": "corpus.txt"}
+    text = " ".join(cse_here("doctor", "corpus.txt", *limit, cwd=tmp_path).stdout.split())
+    for phrase in ("not UTF-8 in 1 row (20.00%), the first at line 2", "2,000 bytes", "repeat an earlier row", "iconv"):
+        assert phrase in text
+    faults = look("a \ufffd stands here\nfine row here\n".encode() + b"broken \xe9 row here\n")["faults"]
+    assert faults["invalid"]["first"] == 3
+    assert (faults["replacement"]["rows"], faults["replacement"]["first"]) == (2, 1)
 
 
-def test_the_sample_has_no_faults_and_its_replacement_rate_is_predicted(sample, sample_index, sample_rows, cse):
-    seen = look(cse, sample)
+def test_the_sample_has_no_faults_and_its_replacement_rate_is_predicted(look, cse_here, sample_index, sample_rows):
+    seen = look(sample_rows)
     assert not [advice for advice in seen["advice"] if advice["level"] == "fault"]
+    assert "No fault found." in cse_here("doctor", "sample").stdout
     assert seen["sampled_rows"] == 10_000
     assert seen["singletons"] == int((sample_index.df == 1).sum())
     _, report = sample_index.augment_report(sample_rows)
@@ -83,27 +85,24 @@ def test_the_sample_has_no_faults_and_its_replacement_rate_is_predicted(sample, 
         (b"a few words here\rand more of them\r", "carriage returns only", "tr"),
     ],
 )
-def test_a_file_that_is_not_plain_utf8_text_is_reported(tmp_path, cse, content, finding, advice):
-    path = tmp_path / "text.txt"
-    path.write_bytes(content)
-    first = json.loads(cse("doctor", path, "--json").stdout)["advice"][0]
-    assert first["level"] == "fault"
-    assert finding in first["finding"]
-    assert advice in first["do"]
-    assert "WINDOWS-1252" not in cse("doctor", path).stdout
+def test_a_file_that_is_not_plain_utf8_text_is_reported(look, content, finding, advice):
+    seen = look(content)["advice"]
+    assert seen[0]["level"] == "fault"
+    assert finding in seen[0]["finding"]
+    assert advice in seen[0]["do"]
+    assert not any("WINDOWS-1252" in each["do"] for each in seen)
 
 
-def test_duplicates_and_few_rows_are_no_faults_and_a_file_named_twice_is_reported(tmp_path, cse):
-    path, link = tmp_path / "a.txt", tmp_path / "b.txt"
-    path.write_text("".join(f"some sentence of words {i}\n" for i in range(50)) * 2)
-    link.symlink_to(path)
-    seen = look(cse, path)
+def test_duplicates_and_few_rows_are_no_faults_and_a_file_named_twice_is_reported(look, tmp_path, cse_here):
+    (tmp_path / "b.txt").symlink_to(tmp_path / "corpus.txt")
+    rows = [f"some sentence of words {i}" for i in range(50)] * 2
+    seen = look(rows)
     assert [advice["level"] for advice in seen["advice"] if "repeat an earlier row" in advice["finding"]] == ["note"]
     assert not any(advice["level"] == "fault" or "only" in advice["finding"] for advice in seen["advice"])
-    twice = f"{link} has the content of {path}, and its rows count again"
-    assert twice in [advice["finding"] for advice in look(cse, path, link)["advice"]]
-    assert twice in cse("build-tfidf", path, link, "-o", tmp_path / "once").stdout
-    done = cse("merge-tfidf", tmp_path / "once", tmp_path / "once", "-o", tmp_path / "twice")
+    twice = "b.txt has the content of corpus.txt, and its rows count again"
+    assert twice in [advice["finding"] for advice in look(rows, "b.txt")["advice"]]
+    assert twice in cse_here("build-tfidf", "corpus.txt", "b.txt", "-o", "once", cwd=tmp_path).stdout
+    done = cse_here("merge-tfidf", "once", "once", "-o", "twice", cwd=tmp_path)
     assert f"{twice}; so have 2 more files that of another" in done.stdout
 
 
@@ -114,54 +113,36 @@ CODE = [
 
 
 @pytest.mark.parametrize("name", ["code.txt", "code.txt.gz", "code.jsonl"])
-def test_a_corpus_of_code_is_advised_to_search_with_parts_of_identifiers(tmp_path, cse, sample_rows, name):
+def test_a_corpus_of_code_is_advised_to_search_with_parts_of_identifiers(look, sample_rows, name):
     for rows, suggested in ((CODE, True), (sample_rows[:200], False)):
         lines = [json.dumps({"text": row}) for row in rows] if name.endswith("jsonl") else rows
         data = "\n".join(lines).encode()
-        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
         column = ["--column", "text"] if name.endswith("jsonl") else []
-        seen = look(cse, tmp_path / name, *column)
+        seen = look(gzip.compress(data) if name.endswith("gz") else data, *column, name=name)
         assert seen["code"] is suggested
         assert any("--bm25-tokenizer code" in each["do"] for each in seen["advice"]) is suggested
-    text = cse("doctor", tmp_path / name, *column).stdout
-    assert "--bm25-tokenizer code" not in text
 
 
-def test_scripts_and_rows_without_replaceable_words_are_reported(tmp_path, cse):
-    path = tmp_path / "corpus.txt"
-    path.write_text(
-        "\u5317\u4eac\u5927\u5b66\n\u041f\u0440\u0438\u0432\u0435\u0442 \u043c\u0438\u0440\nhello you all\n",
-        encoding="utf8",
+def test_scripts_and_rows_without_replaceable_words_are_reported(look):
+    seen = look(
+        ["\u5317\u4eac\u5927\u5b66", "\u041f\u0440\u0438\u0432\u0435\u0442 \u043c\u0438\u0440", "hello you all"]
     )
-    seen = look(cse, path)
-    shares = dict(seen["scripts"])
-    assert shares == pytest.approx({"Han": 4 / 24, "Cyrillic": 9 / 24, "Latin": 11 / 24})
+    assert dict(seen["scripts"]) == pytest.approx({"Han": 4 / 24, "Cyrillic": 9 / 24, "Latin": 11 / 24})
     assert seen["unchanged_rate"] == pytest.approx(1 / 3)
     advice = [item for item in seen["advice"] if "no word that UNA can replace (--una)" in item["finding"]]
     assert [item["level"] for item in advice] == ["note"]
 
 
-def test_findings_do_not_depend_on_the_number_of_threads(tmp_path, cse, sample):
-    path = tmp_path / "big.txt"
-    path.write_bytes(sample.read_bytes() * 3)
-    one, two = (look(cse, path, "--threads", threads) for threads in (1, 2))
+def test_findings_do_not_depend_on_the_number_of_threads(look, sample_rows):
+    one, two = (look(sample_rows * 3, "--threads", threads) for threads in (1, 2))
     one.pop("seconds"), two.pop("seconds")
     assert one == two
     assert one["duplicates"] == 20_000
 
 
-def test_replacement_rate_is_predicted_for_equal_scores_and_for_a_single_term(tmp_path, cse):
-    path = tmp_path / "corpus.txt"
-    path.write_text("alpha\nbeta\ngamma\ndelta\n")
-    assert look(cse, path)["replacement_rate"] == 1.0
-    path.write_text("hello\nhello hello\n")
-    seen = look(cse, path)
-    assert (seen["replacement_rate"], seen["unchanged_rate"]) == (0, 1)
-
-
-def test_invalid_bytes_and_replacement_characters_are_located_separately(tmp_path, cse):
-    path = tmp_path / "corpus.txt"
-    path.write_bytes("a \ufffd stands here\nfine row here\n".encode() + b"broken \xe9 row here\n")
-    faults = look(cse, path)["faults"]
-    assert faults["invalid"]["first"] == 3
-    assert (faults["replacement"]["rows"], faults["replacement"]["first"]) == (2, 1)
+@pytest.mark.parametrize(
+    ("rows", "rates"), [(["alpha", "beta", "gamma", "delta"], (1, 0)), (["hello", "hello hello"], (0, 1))]
+)
+def test_replacement_rate_is_predicted_for_equal_scores_and_for_a_single_term(look, rows, rates):
+    seen = look(rows)
+    assert (seen["replacement_rate"], seen["unchanged_rate"]) == rates

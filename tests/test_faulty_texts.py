@@ -5,36 +5,29 @@ import os
 
 import pytest
 
-from cse import InputError, TfidfIndex, TrainConfig, train
+from cse import TfidfIndex, TrainConfig, train
 
 
-def test_a_json_array_is_refused_with_a_suggestion(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_text('["a sentence"]')
-    with pytest.raises(InputError, match=r"\.json is not supported; .*\.jsonl"):
-        TfidfIndex.build(path)
-
-
-def test_an_index_of_another_folder_is_named_with_the_file_that_is_missing(tmp_path, tiny_bert, short_rows, cse):
+def test_an_index_of_another_folder_is_named_with_the_file_that_is_missing(tmp_path, tiny_bert, short_rows, cse_here):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
     (tmp_path / "first" / "base.txt").write_text("\n".join(short_rows) + "\n", encoding="utf8")
-    assert cse("build-tfidf", "base.txt", cwd=tmp_path / "first").returncode == 0
+    assert cse_here("build-tfidf", "base.txt", cwd=tmp_path / "first").returncode == 0
     train = ("train", "--model", tiny_bert, "--max-steps", 1, "--batch-size", 8)
-    done = cse(*train, "--tfidf", "../first/tfidf", cwd=tmp_path / "second")
+    done = cse_here(*train, "--tfidf", "../first/tfidf", cwd=tmp_path / "second")
     assert done.returncode == 2
     assert "the TF-IDF index was built from base.txt, and there is no such file here" in done.stderr
-    done = cse(*train, "--tfidf", "nowhere", cwd=tmp_path / "second")
+    done = cse_here(*train, "--tfidf", "nowhere", cwd=tmp_path / "second")
     assert done.returncode == 2
     assert "no file was given, and nowhere is no TF-IDF index" in done.stderr
 
 
-def test_explain_shows_which_words_are_never_replaced(tmp_path, cse):
+def test_explain_shows_which_words_are_never_replaced(tmp_path, cse_here):
     (tmp_path / "a.txt").write_text("\u5317\u4eac is a city\nanother city is here\n", encoding="utf8")
-    assert cse("build-tfidf", "a.txt", cwd=tmp_path).returncode == 0
-    done = cse("explain", "the \u5317\u4eac city", cwd=tmp_path)
+    assert cse_here("build-tfidf", "a.txt", cwd=tmp_path).returncode == 0
+    done = cse_here("explain", "the \u5317\u4eac city", cwd=tmp_path)
     assert "joined to another word" in " ".join(done.stdout.split())
-    words = json.loads(cse("explain", "the \u5317\u4eac city", "--json", cwd=tmp_path).stdout)["words"]
+    words = json.loads(cse_here("explain", "the \u5317\u4eac city", "--json", cwd=tmp_path).stdout)["words"]
     assert [word["replaceable"] for word in words] == [True, False, False, True]
     assert not words[1]["samples"]
 

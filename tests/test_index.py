@@ -125,39 +125,39 @@ def test_an_opened_index_equals_the_saved_index(sample_index, tmp_path):
         assert np.array_equal(getattr(opened, name), getattr(sample_index, name)), name
 
 
-def test_a_truncated_index_is_refused(sample_index, tmp_path):
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda whole: b"", "not a readable cse index"),
+        (lambda whole: whole[:4], "not a readable cse index"),
+        (lambda whole: whole[: len(whole) // 2], "not a readable cse index"),
+        (lambda whole: whole[:-1], "not a readable cse index"),
+        (lambda whole: whole.replace(b'\\"documents\\":10000', b'\\"documents\\":10001'), "truncated or edited"),
+        (lambda whole: whole.replace(b'\\"format\\":1', b'\\"format\\":9'), "format version 9, but this cse reads"),
+    ],
+)
+def test_a_truncated_or_edited_index_or_one_of_another_version_is_refused(sample_index, tmp_path, change, message):
     sample_index.save(tmp_path)
     file = tmp_path / "index.safetensors"
     whole = file.read_bytes()
-    for size in (0, 4, 100, len(whole) // 2, len(whole) - 1):
-        file.write_bytes(whole[:size])
-        with pytest.raises(InputError, match=r"index\.safetensors: not a readable cse index"):
-            TfidfIndex.open(tmp_path)
-
-
-def test_an_edited_index_is_refused(sample_index, tmp_path):
-    sample_index.save(tmp_path)
-    file = tmp_path / "index.safetensors"
-    raw = file.read_bytes()
-    file.write_bytes(raw.replace(b'\\"documents\\":10000', b'\\"documents\\":10001'))
-    assert file.read_bytes() != raw
-    with pytest.raises(InputError, match="truncated or edited"):
+    file.write_bytes(change(whole))
+    assert file.read_bytes() != whole
+    with pytest.raises(InputError, match=rf"index\.safetensors: .*{message}"):
         TfidfIndex.open(tmp_path)
 
 
-def test_merged_shards_equal_one_build_byte_for_byte(sample, tmp_path, cse):
+def test_merged_shards_equal_one_build_byte_for_byte(sample, tmp_path, cse_here):
     rows = sample.read_bytes().splitlines(keepends=True)
-    cuts = [(0, 3000), (3000, 3001), (3001, 10_000)]
-    files = [write(tmp_path / f"{n}.txt", b"".join(rows[a:b])) for n, (a, b) in enumerate(cuts)]
-    write(files[1], b"\n \n" + files[1].read_bytes())  # blank rows also have row numbers
+    parts = [rows[:3000], [b"\n \n", rows[3000]], rows[3001:]]  # blank rows also have row numbers
+    files = [write(tmp_path / f"{n}.txt", b"".join(part)) for n, part in enumerate(parts)]
     for n, file in enumerate(files):
-        assert cse("build-tfidf", file, "-o", tmp_path / f"shard{n}").returncode == 0
-    done = cse("merge-tfidf", *(tmp_path / f"shard{n}" for n in range(3)), "-o", tmp_path / "all", "--json")
+        assert cse_here("build-tfidf", file, "-o", f"shard{n}", cwd=tmp_path).returncode == 0
+    done = cse_here("merge-tfidf", "shard0", "shard1", "shard2", "-o", "all", "--json", cwd=tmp_path)
     assert json.loads(done.stdout)["documents"] == 10_000
-    build_index([str(file) for file in files], tmp_path / "once", matrix=False)
-    read = lambda folder: (tmp_path / folder / "index.safetensors").read_bytes()  # noqa: E731
-    assert read("all") == read("once")
-    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["index.safetensors"]
+    build_index(files, tmp_path / "once", matrix=False)
+    one, other = ((tmp_path / folder / "index.safetensors").read_bytes() for folder in ("all", "once"))
+    assert one == other
+    assert [path.name for path in (tmp_path / "all").iterdir()] == ["index.safetensors"]
 
 
 def test_merge_refuses_shards_with_different_tokenizers_and_missing_shards(sample, tmp_path):
@@ -181,14 +181,10 @@ def test_transform_equals_the_matrix_and_ignores_unknown_terms(sample, sample_ro
     assert np.count_nonzero(with_unknown) == 1
 
 
-def test_an_index_can_be_pickled_and_invalid_arguments_are_refused(sample_index, sample_rows):
+def test_an_index_can_be_pickled(sample_index, sample_rows):
     again = pickle.loads(pickle.dumps(sample_index))
     assert again.to_bytes() == sample_index.to_bytes()
     assert again.augment(sample_rows[:5]) == sample_index.augment(sample_rows[:5])
-    with pytest.raises(InputError, match="list of folders"):
-        TfidfIndex.merge("one", "all")
-    with pytest.raises(InputError, match="--threads"):
-        TfidfIndex.build("x", threads=-1)
 
 
 def test_a_sentence_without_words_is_a_document(tmp_path):
@@ -202,11 +198,3 @@ def test_a_new_index_without_a_matrix_removes_the_old_matrix(tmp_path):
     build_index([str(path)], tmp_path / "out")
     build_index([str(path)], tmp_path / "out", matrix=False)
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["index.safetensors"]
-
-
-def test_an_index_of_another_format_version_is_refused(sample_index, tmp_path):
-    sample_index.save(tmp_path)
-    file = tmp_path / "index.safetensors"
-    file.write_bytes(file.read_bytes().replace(b'\\"format\\":1', b'\\"format\\":9'))
-    with pytest.raises(InputError, match="format version 9, but this cse reads version 1"):
-        TfidfIndex.open(tmp_path)

@@ -114,63 +114,44 @@ def test_column_names_determine_roles_and_id_columns_are_ignored(tmp_path, kind)
     assert pairs.describe() == "anchor 'question', positive 'Answer'; unused: 'ID'"
     pairs = open_pairs([str(table(tmp_path, kind, [row[::-1] for row in rows], ("q", "a", "id")))], [])
     assert list(pairs.names.values()) == ["q", "a"]
+    path = table(tmp_path, kind, [row[1:] for row in rows], ("question", "7"))  # a name, though the other is a number
+    assert open_pairs([str(path)], []).names == {"anchor": "question", "positive": "7"}
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        ("sentence1 sentence2 label", "column 'label' marks which rows are positive pairs; .* --where"),
-        ("sentence1 sentence2 score", "select them with --min-score 4, or name .* --columns; .*: sentence1,"),
-        ("sentence1 sentence2 year", "column 'year' are numbers; name .* with --columns; .*: sentence1, sent"),
-        ("question query answer", "columns question and query may both be the anchor; .* --columns"),
-        ("sentence1 negative hard_neg", "columns negative and hard_neg may both be the hard negative"),
-        # A column of an unknown name is never a hard negative.
-        ("instruction input output", r"^--pairs .* do not determine the anchor; .* --columns; [^\n]*instruction"),
-        ("instruction input answer", r"^--pairs .* do not determine the anchor; .* --columns; [^\n]*instruction"),
-        ("question context reply", r"^--pairs .* do not determine the positive; .* --columns; [^\n]*question"),
-        ("text negative", r"^--pairs .* do not determine the anchor; .* --columns; [^\n]*text"),
-    ],
-)
-def test_the_error_for_a_column_whose_role_is_unclear_suggests_an_option(tmp_path, names, message):
-    names = names.split()
-    last = (lambda i: f"three {i}") if message.startswith("^") else lambda i: str(i % 5)
-    rows = [(f"one {i}", f"two {i}", last(i))[: len(names)] for i in range(9)]
-    path = table(tmp_path, "csv", rows, names)
+# The names of the columns, the last cell of row i, and the error message if the columns are not named.
+UNCLEAR = [
+    ("sentence1|sentence2|label", "{1}", "column 'label' marks which rows are positive pairs; .* --where label=1"),
+    ("sentence1|sentence2|score", "{1}", "select them with --min-score 4, or name .* --columns; .*: sentence1,"),
+    ("sentence1|sentence2|year", "{1}", "column 'year' are numbers; name .* with --columns; .*: sentence1, sent"),
+    ("question|query|answer", "{1}", "columns question and query may both be the anchor; .* --columns"),
+    ("sentence1|negative|hard_neg", "{1}", "columns negative and hard_neg may both be the hard negative"),
+    # A column of an unknown name is never a hard negative.
+    ("instruction|input|output", "three {0}", r"do not determine the anchor; .* --columns; [^\n]*instruction"),
+    ("instruction|input|answer", "three {0}", r"do not determine the anchor; .* --columns; [^\n]*instruction"),
+    ("question|context|reply", "three {0}", r"do not determine the positive; .* --columns; [^\n]*question"),
+    ("text|negative", "two {0}", r"do not determine the anchor; .* --columns; [^\n]*text"),
+    # Marks of any name.
+    ("question|answer|ok", "{2}", "column 'ok' marks which rows are .* with --where ok=yes"),
+    ("first|second|paraphrase", "{3}", "column 'paraphrase' marks which rows are .* with --where paraphrase=1"),
+    # The first line holds a pair.
+    ("A man is eating.|a meal", "two {0}", "the first line must name the columns, but holds 'A man"),
+    (f"{'x' * 61}|y", "two {0}", "the first line must name the columns, but holds 'xxx"),
+]
+
+
+@pytest.mark.parametrize(("names", "last", "message"), UNCLEAR, ids=range(len(UNCLEAR)))
+def test_the_error_for_a_column_whose_role_is_unclear_suggests_an_option(tmp_path, names, last, message):
+    names = tuple(names.split("|"))
+    cells = (last.format(i, i % 5, ("no", "yes")[i % 3 > 0], int(i % 3 > 0)) for i in range(30))
+    rows = [(*(f"one {i}", f"two {i}")[: len(names) - 1], cell) for i, cell in enumerate(cells)]
+    path = str(table(tmp_path, "csv", rows, names))
     with pytest.raises(InputError, match=message):
-        open_pairs([str(path)], [])
-    named = open_pairs([str(path)], names[:2])
-    assert named.positives.take([1]) == ["two 1"]
-    assert list(named.names.values()) == names[:2]
-
-
-@pytest.mark.parametrize(("marks", "name"), [("no yes", "ok"), ("0 1", "paraphrase")])
-def test_a_column_of_marks_of_any_name_must_select_the_pairs(tmp_path, marks, name):
-    no, yes = marks.split()
-    rows = [(f"one {i}", f"two {i}", yes if i % 3 else no) for i in range(30)]
-    for names in (("question", "answer", name), ("first", "second", name)):
-        path = str(table(tmp_path, "csv", rows, names))
-        with pytest.raises(InputError, match=f"column '{name}' marks which rows are .* with --where {name}={yes}"):
-            open_pairs([path], [])
-    assert open_pairs([path], [], where=f"{name}={yes}").left_out == 10
-    assert open_pairs([path], names[:2]).left_out == 0
-
-
-@pytest.mark.parametrize(
-    ("kind", "first"),
-    [
-        *(("csv", ("A man is eating.", "a meal")), ("tsv", ("how do I reset it", "like this"))),
-        *(("csv", ("question", "7")), ("tsv", ("x" * 61, "y"))),
-    ],
-)
-def test_a_table_whose_first_line_holds_a_pair_is_refused(tmp_path, kind, first):
-    rows = [(f"one {i}", f"two {i}") for i in range(5)]
-    path = table(tmp_path, kind, rows, first)
-    if "question" in first:
-        assert open_pairs([str(path)], []).names == {"anchor": "question", "positive": "7"}
-        return
-    with pytest.raises(InputError, match="the first line must name the columns, but holds '"):
-        open_pairs([str(path)], [])
-    assert len(open_pairs([str(path)], first).anchors) == 5
+        open_pairs([path], [])
+    named = open_pairs([path], names[:2])
+    assert (named.positives.take([1]), named.left_out) == (["two 1"], 0)
+    assert list(named.names.values()) == list(names[:2])
+    if "marks" in message:
+        assert open_pairs([path], [], where=message.split()[-1]).left_out in (10, 24)
 
 
 @pytest.mark.parametrize("stem", ["negative_{}", "hard_negative_{}", "negative{}"])

@@ -83,8 +83,8 @@ def test_a_copy_is_made_again_when_what_the_server_tells_changes(remote, monkeyp
         ("sftp://secret@host/a.txt", "sftp://host: "),
     ],
 )
-def test_addresses_with_a_user_name_a_password_or_a_query_are_refused(cse, tmp_path, address, shown):
-    done = cse("train", address, "--output", tmp_path / "runs")
+def test_addresses_with_a_user_name_a_password_or_a_query_are_refused(cse_here, tmp_path, address, shown):
+    done = cse_here("train", address, "--output", tmp_path / "runs")
     assert done.returncode == 2
     assert f"{shown}the address holds a user name, a password or a query" in " ".join(done.stderr.split())
     assert "secret" not in done.stdout + done.stderr

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from cse import rng
+from una_reference import chacha8_block
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3, 1000, 4096])
@@ -21,4 +22,7 @@ def test_random_bits_do_not_depend_on_the_number_of_rows():
     whole = rng.bits(3, 1, rows, rng.SHUFFLE)
     parts = [rng.bits(3, 1, rows[start : start + 777], rng.SHUFFLE) for start in range(0, len(rows), 777)]
     assert (whole == np.concatenate(parts)).all()
+    for row in (0, 1, 17, 39_999):  # the first number of the ChaCha8 stream of each row
+        low, high = chacha8_block(3, 1, int(rows[row]), rng.SHUFFLE)[:2]
+        assert int(whole[row]) == high << 32 | low
     assert len(np.unique(whole)) == len(whole)

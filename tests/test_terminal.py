@@ -27,7 +27,7 @@ def test_control_characters_are_escaped_and_other_characters_are_not():
     assert visible("\x1b[2J\r\x7f\x9b\u202e\udc80") == "\\x1b[2J\\r\\x7f\\x9b\\u202e\\udc80"
 
 
-def test_no_command_sends_control_characters_of_a_corpus_to_the_terminal(cse, corpus, glove, tiny_bert, tmp_path):
+def test_no_command_sends_control_characters_of_a_corpus_to_the_terminal(cse_here, corpus, glove, tiny_bert, tmp_path):
     query = f"word1 {EVIL}"
     pairs = tmp_path / "pairs.csv"
     pairs.write_text(
@@ -49,7 +49,7 @@ def test_no_command_sends_control_characters_of_a_corpus_to_the_terminal(cse, co
         (f"cmd{EVIL}",),
     ]
     for command in commands:
-        done = cse(*command, cwd=tmp_path)
+        done = cse_here(*command, cwd=tmp_path)
         for text in (done.stdout, done.stderr):
             assert not OBEYED.search(text), (command, text)
         if "--json" in command:

@@ -265,10 +265,7 @@ def test_the_index_is_stored_with_its_tokenizer(tmp_path, pieces, tiny_pieces):
     with pytest.raises(InputError, match="is not the tokenizer with which the index was built"):
         TfidfIndex.open(tmp_path / "i")
     (tmp_path / "i" / "tokenizer.json").write_text("{", encoding="utf8")
-    with pytest.raises(InputError, match=r"tokenizer\.json: is not valid JSON"):
-        TfidfIndex.open(tmp_path / "i")
-    (tmp_path / "i" / "tokenizer.json").unlink()
-    with pytest.raises(InputError, match="cannot be read; build the index again"):
+    with pytest.raises(InputError, match=r"tokenizer\.json: is not the tokenizer .*; build the index again"):
         TfidfIndex.open(tmp_path / "i")
     with pytest.raises(InputError, match="give the attribute pieces"):
         TfidfIndex.from_bytes(index.to_bytes())
@@ -288,11 +285,9 @@ def test_merging_needs_the_same_tokenizer(tmp_path, pieces, tiny_pieces):
 
 def test_tokenizers_of_other_kinds_are_refused():
     unigram = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0)], 0))
-    with pytest.raises(InputError, match="has a tokenizer of the kind Unigram, not WordPiece"):
-        Pieces.of(unigram, "m")
-    joined_ideographs = bert(["[UNK]"], handle_chinese_chars=False)
-    with pytest.raises(InputError, match="does not normalise and separate text as BERT's does"):
-        Pieces.of(joined_ideographs, "m")
+    for other, kind in ((unigram, "Unigram"), (bert(["[UNK]"], handle_chinese_chars=False), "WordPiece")):
+        with pytest.raises(InputError, match=rf"the tokenizer of m \({kind}\) does not split text as BERT's does"):
+            Pieces.of(other, "m")
     with pytest.raises(InputError, match="the tokenizer of m has no fast version"):
         Pieces.of(object(), "m")
 
@@ -300,7 +295,7 @@ def test_tokenizers_of_other_kinds_are_refused():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tokenizer", "wordpieces"], "--tokenizer wordpieces needs the tokenizer of a model"),
+        (["--tokenizer", "wordpieces"], "wordpieces needs the tokenizer of a model"),
         (["--model", "tiny"], "--model belongs to --tokenizer wordpieces"),
         (["--tokenizer", "wordpieces", "--model", "tiny", "--nfkc"], "--nfkc has no effect"),
         (["--tokenizer", "wordpieces", "--model", "tiny", "--no-lowercase"], "--no-lowercase has no effect"),
@@ -308,19 +303,21 @@ def test_tokenizers_of_other_kinds_are_refused():
         (["--tokenizer", "wordpieces", "--model", "./none"], "./none: no such folder"),
     ],
 )
-def test_options_that_do_not_suit_the_tokenizer_are_refused(tmp_path, tiny_bert, cse, options, message):
+def test_options_that_do_not_suit_the_tokenizer_are_refused(tmp_path, tiny_bert, cse_here, options, message):
     (tmp_path / "a.txt").write_text("\n".join(GERMAN), encoding="utf8")
     given = [str(tiny_bert) if option == "tiny" else option for option in options]
-    refused(cse("build-tfidf", "a.txt", *given, cwd=tmp_path), message)
+    refused(cse_here("build-tfidf", "a.txt", *given, cwd=tmp_path), message)
     assert not (tmp_path / "tfidf").exists()
 
 
 @pytest.mark.slow
 def test_a_run_uses_the_pieces_of_its_model_and_can_be_resumed(
-    tmp_path, run_config, short_corpus, tiny_bert, pieces, cse
+    tmp_path, run_config, short_corpus, tiny_bert, pieces, cse_here
 ):
     index = tmp_path / "tfidf"
-    built = cse("build-tfidf", short_corpus, "--tokenizer", "wordpieces", "--model", tiny_bert, "--json", cwd=tmp_path)
+    built = cse_here(
+        "build-tfidf", short_corpus, "--tokenizer", "wordpieces", "--model", tiny_bert, "--json", cwd=tmp_path
+    )
     assert built.returncode == 0, built.stderr
     assert json.loads(built.stdout)["written"].keys() == {"index.safetensors", "matrix.npz", "tokenizer.json"}
     una = {"una": {"every": 1, "use_as": "hard-negatives", "tokenizer": "wordpieces"}}
@@ -342,7 +339,7 @@ def test_a_run_uses_the_pieces_of_its_model_and_can_be_resumed(
         train(resumed_config(cut), resume=cut)
 
 
-def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glove, cse):
+def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glove, cse_here):
     pytest.importorskip("bm25s")
     texts = ["Kindergartenplatz", "overplayed songs in a town", "the dog ran", "unplayable games", "a cat"] * 3
     index = SearchIndex.build(Encoder(tiny_bert), texts, tmp_path / "index")
@@ -360,9 +357,9 @@ def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glov
     assert 15 in index._state.bm25(fusion).search("replayed", 20)
     assert len(list((tmp_path / "index").glob("bm25-*"))) == 1
     search = ("search", tiny_bert, "-o", tmp_path / "index", "--query", "replayed", "--bm25-tokenizer")
-    done = cse(*search, "wordpieces", "--hybrid", "--json", cwd=tmp_path)
+    done = cse_here(*search, "wordpieces", "--hybrid", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    refused(cse(*search, "wordpieces", cwd=tmp_path), "--bm25-tokenizer has no effect without --hybrid")
+    refused(cse_here(*search, "wordpieces", cwd=tmp_path), "--bm25-tokenizer has no effect without --hybrid")
     with pytest.raises(InputError, match="--bm25-tokenizer"):
         Fusion(bm25_tokenizer="letters")
     other = SearchIndex.build(Encoder(glove), texts, tmp_path / "glove")

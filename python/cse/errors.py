@@ -58,12 +58,10 @@ class Interrupted(KeyboardInterrupt):
 
 
 def check_list(values: Iterable[Any], name: str, holds: str) -> list[Any]:
-    if isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
-        raise InputError(f"{name}: a list of {holds} was expected, not one {type(values).__name__}")
-    if hasattr(values, "columns") or hasattr(values, "column_names"):
-        raise InputError(
-            f"{name}: a list of {holds} was expected, not a {type(values).__name__}; pass one column of it"
-        )
+    table = hasattr(values, "columns") or hasattr(values, "column_names")
+    if table or isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
+        kind = f"a {type(values).__name__}; pass one column of it" if table else f"one {type(values).__name__}"
+        raise InputError(f"{name}: a list of {holds} was expected, not {kind}")
     return list(values)
 
 
@@ -81,10 +79,8 @@ that compute with it fail, or wrap around, at larger ones."""
 
 
 def check_integer(value: Any, name: str, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-        raise InputError(f"{name}: must be an integer of at least {least}, got {shown(value)}")
-    if int(value) > LARGEST:
-        raise InputError(f"{name}: must be at most {LARGEST}, got {shown(value)}")
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= LARGEST:
+        raise InputError(f"{name}: must be an integer of at least {least} and at most {LARGEST}, got {shown(value)}")
     return int(value)
 
 

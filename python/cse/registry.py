@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Generic, TypeVar
@@ -113,24 +114,19 @@ IMPORTED: dict[str, str] = {}
 def import_methods(path: str) -> str:
     """Runs a Python file that registers methods, once per process; returns the SHA-256 of the file."""
     name = Path(path).resolve()
-    try:
-        source = name.read_bytes()
-    except OSError as error:
-        raise InputError(f"--import {path} cannot be read ({(error.strerror or str(error)).lower()})") from None
-    digest = sha256(source).hexdigest()
+    digest = sha256(Path(path).read_bytes()).hexdigest()
     if str(name) in IMPORTED:
         if IMPORTED[str(name)] != digest:
             raise InputError(
                 f"--import {path}: the file has changed since this process imported it; start a new process"
             )
         return digest
-    spec = spec_from_file_location(f"cse_methods_{name.stem}", name)
-    if spec is None or spec.loader is None:
-        raise InputError(f"--import {path} is not a Python file")
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module
+    loader = SourceFileLoader(f"cse_methods_{name.stem}", str(name))
+    module = module_from_spec(ModuleSpec(loader.name, loader, origin=str(name)))
+    module.__file__ = str(name)
+    sys.modules[loader.name] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except InputError:
         raise
     except Exception as error:  # whatever the file raises

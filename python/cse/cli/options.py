@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge
 
-from ..data import readers, tables
+from ..data import readers
 from ..encoder.pooling import POOLERS
 from ..errors import InputError
 from ..options import (
@@ -49,6 +49,20 @@ IndexFolder = Annotated[
     str | None,
     Opt("Folder of a cse search index to use or create.", "DIR", "embeddings are not stored", flag="--index"),
 ]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the files of a corpus are read."""
+
+    column: Column = None
+    encoding_errors: EncodingErrors = "strict"
+    max_line_bytes: MaxLineBytes = 1 << 20
+    threads: Threads = 0
+
+    @property
+    def options(self) -> readers.ReadOptions:
+        return readers.reading_options(self.encoding_errors, self.max_line_bytes, self.threads)
 
 
 @dataclass(frozen=True)
@@ -111,11 +125,7 @@ class Encoding:
         if id_column is not None:
             from ..data.pairs import values_of
 
-            paths = readers.expand(files)
-            for path in paths:
-                if not tables.is_table(path):
-                    raise InputError(f"--id {id_column}: {path} is not a table, and has no columns; omit --id")
-            ids = list(values_of(paths, f"--id {id_column}", id_column))
+            ids = list(values_of(readers.expand(files), f"--id {id_column}", id_column))
         corpus = open_corpus(files, **self.reading)
         with counting("encoding", len(corpus), "rows") as more:
             index = SearchIndex.build(
@@ -161,7 +171,7 @@ def model_folder(name: str) -> str:
     """Returns a model name unchanged; for the folder of a run, prints and returns the path of its encoder, ``best``."""
     from ..encoder.resolve import best_of_run, check_local
 
-    if ":" not in name:  # KIND:WHAT, of cse.encoder.encoders
+    if ":" not in name:  # KIND:WHAT, of cse.models.encoders
         check_local(name)
     folder = best_of_run(name)
     if folder != name:

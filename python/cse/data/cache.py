@@ -34,21 +34,17 @@ def _map(folder: str | Path, name: str, dtype: str) -> Any:
     return np.asarray(np.memmap(path, dtype=dtype, mode="r"))  # slices of an np.memmap are slow
 
 
-def is_mapped(files: Sequence[str | Column]) -> bool:
-    """Returns whether the rows of a corpus are expected to be too large for memory; see ``read_small``."""
-    total = 0
-    for file in files:
-        path = Path(_path(file))
-        if path.exists() and path.is_file():
-            # Compressed text has about a third of its original size.
-            total += path.stat().st_size * (3 if path.suffix.lower() in (*COMPRESSED, ".parquet") else 1)
-        elif str(path) == "-" or path.exists():
-            return True
-    return total >= IN_MEMORY_BYTES
-
-
 def read_small(files: Sequence[str | Column], reading: ReadOptions) -> _core.Rows | None:
-    return None if is_mapped(files) else _core.Rows.read_up_to(list(files), reading, 3 * IN_MEMORY_BYTES)
+    """Returns the rows of files; None if they are expected to be too large for memory, or can be read only once."""
+    total = 0
+    for path in map(_path, files):
+        if os.path.isfile(path):
+            # Compressed text has about a third of its original size.
+            packed = os.path.splitext(path.lower())[1] in (*COMPRESSED, ".parquet")
+            total += os.path.getsize(path) * (3 if packed else 1)
+        elif path == "-" or os.path.exists(path):
+            return None
+    return None if total >= IN_MEMORY_BYTES else _core.Rows.read_up_to(list(files), reading, 3 * IN_MEMORY_BYTES)
 
 
 def count_repeats(hashes: npt.NDArray[np.uint64], words: npt.NDArray[np.uint32]) -> int:
@@ -123,8 +119,6 @@ class StoredRows:
     def take(self, rows: list[int]) -> list[str]:
         texts = []
         for row in rows:
-            if not 0 <= row < len(self._ends):
-                raise InputError(f"row: {row} is out of range; there are {len(self._ends)} rows")
             start = int(self._ends[row - 1]) if row else 0
             texts.append(bytes(self._text[start : int(self._ends[row])]).decode("utf8"))
         return texts

@@ -7,6 +7,7 @@ When an entry is opened, its files are compared with these hashes, and a damaged
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import sys
@@ -15,10 +16,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypedDict
+from typing import Any, BinaryIO
 
 from .. import io
-from ..io import check_files, dumps, fresh_folder, hash_files, locked, naming, read_json, remove_folder
+from ..io import check_files, dumps, fresh_folder, hash_files, locked, naming, remove_folder
 
 META = "meta.json"
 KEPT_DAYS = 30
@@ -46,7 +47,7 @@ class Entry:
 
 
 def find_entry(cache: Path, kind: str, key: dict[str, Any]) -> Entry | None:
-    return _whole(cache / _name(kind, key))
+    return _opened(cache / _name(kind, key))
 
 
 def _name(kind: str, key: dict[str, Any]) -> str:
@@ -59,22 +60,21 @@ def open_entry(cache: Path, kind: str, key: dict[str, Any], write: Callable[[Pat
     Two processes do not write the same entry: the second one waits for the first. ``key`` is what the content depends
     on. ``write`` writes files to the given folder and returns what is added to ``meta.json``.
     """
-    name = _name(kind, key)
-    folder = cache / name
-    if (whole := _whole(folder)) is not None:
+    folder = cache / _name(kind, key)
+    if (entry := _opened(folder)) is not None:
         io.remove_leftovers(cache)  # the lock of a process that was killed after it had written the entry
-        return whole
+        return entry
     with naming(cache):
         cache.mkdir(parents=True, exist_ok=True)
     with locked(folder, wait=True):
-        if (whole := _whole(folder)) is not None:
-            return whole
+        if (entry := _opened(folder)) is not None:
+            return entry
         _remove_old(cache)
         with fresh_folder(folder) as fresh:
             added = write(fresh)
             record = {"kind": kind, "key": key, "xxh3": hash_files(fresh), **added}
             (fresh / META).write_text(dumps(record) + "\n", encoding="utf8")
-    entry = _read(folder)
+    entry = _opened(folder, check=False)
     assert entry is not None
     return entry
 
@@ -88,13 +88,8 @@ def _remove_old(cache: Path) -> None:
                         remove_folder(folder)
 
 
-class Meta(TypedDict, total=False):
-    rows: int | None
-    xxh3: dict[str, str]
-
-
-def _read(folder: Path) -> Entry | None:
-    """Returns the entry of a folder, with a lock on it; None if it cannot be read."""
+def _opened(folder: Path, check: bool = True) -> Entry | None:
+    """Returns the entry of a folder, with a lock on it; None if it cannot be read or, with ``check``, was changed."""
     try:
         held = open(folder / META, "rb")  # noqa: SIM115  # closed when the entry is deleted
         if sys.platform != "win32":  # where an open file cannot be removed
@@ -104,17 +99,9 @@ def _read(folder: Path) -> Entry | None:
                 fcntl.flock(held, fcntl.LOCK_SH)
         with suppress(OSError):  # a folder of another user
             os.utime(folder)  # the time of the last opening
-        return Entry(folder, dict(read_json(folder / META, Meta)), held)
-    except (FileNotFoundError, NotADirectoryError, ValueError):
-        return None
-
-
-def _whole(folder: Path) -> Entry | None:
-    """Returns the entry of a folder if its files are unchanged since they were written, else None."""
-    entry = _read(folder)
-    try:
-        if entry is not None:
-            check_files(folder, entry.meta["xxh3"], entry.meta["xxh3"])
-        return entry
-    except (OSError, KeyError, TypeError, ValueError, AttributeError):
+        meta = json.loads(held.read())
+        if check:
+            check_files(folder, meta["xxh3"], meta["xxh3"])
+        return Entry(folder, meta, held)
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None

@@ -43,13 +43,12 @@ def role_of(name: str) -> str | None:
     return role or (stem if stem == "hard negative" else None)
 
 
-def pair_columns(
-    path: str, columns: Sequence[str], where: str | None = None, min_score: float | None = None
-) -> list[str]:
+def pair_columns(path: str, columns: Sequence[str], where: str | None = None, selected: bool = False) -> list[str]:
     """Returns the names of the columns to read: anchor, positive and any number of hard negatives.
 
     Without ``columns``, the roles follow from the column names (``NAMES``). If none names the anchor or the positive,
     the columns whose names are not in ``NAMES``, except identifiers, take these roles, in the order of the table.
+    ``selected`` tells whether ``--where`` or ``--min-score`` selects the rows that are positive pairs.
     """
     if columns:
         if len(columns) < 2 or len(set(columns)) != len(columns):
@@ -59,17 +58,30 @@ def pair_columns(
             )
         return list(columns)
     names = tables.column_names(path)
-    listed = ", ".join(names[:20])
-    _check_header(path, names)
+
+    def refused(fault: str, what: str = "the columns of text") -> InputError:
+        listed = ", ".join(names[:20])
+        return InputError(f"--pairs {path}: {fault} name {what} with --columns; the columns are: {listed}")
+
+    def unselected(name: str, example: str) -> InputError:
+        return refused(f"column {name!r} marks which rows are positive pairs; select them with {example}, or")
+
     by_role: dict[str | None, list[str]] = {}
+    known = False
     for name in names:
-        if not _is_identifier(name) and name != (where or "").partition("=")[0]:
+        identifier = name.lower() in ("id", "idx") or name.lower().endswith("_id")
+        known |= identifier or role_of(name) is not None
+        if not identifier and name != (where or "").partition("=")[0]:
             by_role.setdefault(role_of(name), []).append(name)
-    if where is None and min_score is None:
-        for name in by_role.get("label", []):
-            raise _needs_selection(path, name, f"--where {name}=1", names)
-        for name in by_role.get("score", []):
-            raise _needs_selection(path, name, "--min-score 4", names)
+    for name in names if tables.has_header_line(path) and not known else []:
+        if len(name.split()) > 3 or len(name) > 60 or name.endswith((".", "?", "!")) or is_number(name):
+            raise InputError(
+                f"--pairs {path}: the first line must name the columns, but holds {shortened(name, 60)!r}; add a line "
+                "like anchor,positive (in a .tsv file separated by a tab), or name the columns with --columns"
+            )
+    for role, example in (("label", "--where {}=1"), ("score", "--min-score 4")):
+        if role in by_role and not selected:
+            raise unselected(by_role[role][0], example.format(by_role[role][0]))
     others = by_role.get(None, [])
     # Duplicate names are rejected on reading. The file is opened for each column, so only the first ones are read.
     for name in others[:100] if len(set(names)) == len(names) else []:
@@ -77,27 +89,19 @@ def pair_columns(
         marks = dict.fromkeys(text.strip() for text in values)
         if marks and where is None and all(mark.lower() in MARKS for mark in marks):
             chosen = next((mark for mark in marks if mark.lower() in POSITIVE_MARKS), values[0].strip())
-            raise _needs_selection(path, name, f"--where {name}={chosen}", names)
+            raise unselected(name, f"--where {name}={chosen}")
         if 2 * sum(map(is_number, values)) > len(values):
-            raise InputError(
-                f"--pairs {path}: most of the first rows of column {name!r} are numbers; name the columns of text with "
-                f"--columns; the columns are: {listed}"
-            )
+            raise refused(f"most of the first rows of column {name!r} are numbers;")
     for role in ROLES:
         same = by_role.get(role, [])
         numbered = role == "hard negative" and len({NUMBER.sub("", name.lower()) for name in same}) == 1
         if len(same) > 1 and not numbered:
-            raise InputError(
-                f"--pairs {path}: columns {' and '.join(same)} may both be the {role}; name two or three with "
-                f"--columns; the columns are: {listed}"
-            )
+            raise refused(f"columns {' and '.join(same)} may both be the {role};", "two or three")
     column_of = {role: by_role[role][0] for role in ROLES if role in by_role}
     missing = [role for role in ROLES[:2] if role not in column_of]
     if missing and len(missing) != len(others):
-        raise InputError(
-            f"--pairs {path}: the names of the columns do not determine the {missing[0]}; name anchor, positive and "
-            f"any hard negatives with --columns; the columns are: {listed}"
-        )
+        fault = f"the names of the columns do not determine the {missing[0]};"
+        raise refused(fault, "anchor, positive and any hard negatives")
     column_of |= dict(zip(missing, others, strict=False))
     return [column_of[role] for role in ROLES if role in column_of] + by_role.get("hard negative", [])[1:]
 
@@ -107,14 +111,13 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
 
     ``where`` is ``COLUMN=VALUE``, which ``_equal`` compares. Rows with a blank score are not selected.
     """
-    masks, note = [], ""
+    chosen, note = np.array([True]), ""
     if where is not None:
         column, _, value = where.partition("=")
         if not column or not value:
             raise InputError(f"--where must be COLUMN=VALUE, like label=1, got {where!r}")
-        mask, note = _equal(values_of(files, "--where", column), value)
-        masks.append(mask)
-        if not mask.any():
+        chosen, note = _equal(values_of(files, "--where", column), value)
+        if not chosen.any():
             seen = list(dict.fromkeys(cell[:40] for cell in values_of(files, "--where", column)))[:10]
             raise InputError(f"--where {where}: no row has this value; the first distinct values are {', '.join(seen)}")
     if min_score is not None:
@@ -130,37 +133,13 @@ def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None
             if score is None and text.strip():
                 raise InputError(f"--min-score: row {number} of column {scores[0]} is {text[:40]!r}, not a number")
             kept.append(score is not None and score >= min_score)
-        masks.append(np.array(kept, dtype=bool))
-    chosen: npt.NDArray[np.bool_] = np.logical_and.reduce(masks)
-    if not chosen.any():
-        raise InputError(
-            f"--min-score {min_score:g}: no row{' selected by --where' if where else ''} has at least this "
-            "score; give a lower one"
-        )
-    return chosen, note
-
-
-def _needs_selection(path: str, name: str, example: str, names: Sequence[str]) -> InputError:
-    return InputError(
-        f"--pairs {path}: column {name!r} marks which rows are positive pairs; select them with {example}, or name the "
-        f"columns of text with --columns; the columns are: {', '.join(names[:20])}"
-    )
-
-
-def _is_identifier(name: str) -> bool:
-    return name.lower() in ("id", "idx") or name.lower().endswith("_id")
-
-
-def _check_header(path: str, names: Sequence[str]) -> None:
-    """Raises ``InputError`` if the first line of a csv or tsv file looks like a pair of texts, not like names."""
-    if not tables.has_header_line(path) or any(role_of(name) or _is_identifier(name) for name in names):
-        return
-    for name in names:
-        if len(name.split()) > 3 or len(name) > 60 or name.endswith((".", "?", "!")) or is_number(name):
+        chosen = chosen & np.array(kept, dtype=bool)
+        if not chosen.any():
             raise InputError(
-                f"--pairs {path}: the first line must name the columns, but holds {shortened(name, 60)!r}; add a line "
-                "like anchor,positive (in a .tsv file separated by a tab), or name the columns with --columns"
+                f"--min-score {min_score:g}: no row{' selected by --where' if where else ''} has at least this "
+                "score; give a lower one"
             )
+    return chosen, note
 
 
 def is_number(text: str) -> bool:
@@ -273,12 +252,10 @@ def open_pairs(
     **reading: Any,
 ) -> LabelledPairs:
     paths = readers.expand(files)
-    texts = [name for name in paths if not tables.is_table(name)]
-    if texts:
-        raise InputError(f"--pairs {texts[0]} is not a table; give one of {', '.join(tables.TABLES)}")
-    names = pair_columns(paths[0], columns, where, min_score)
-    chosen, note = (None, "") if where is None and min_score is None else chosen_rows(paths, where, min_score)
-    corpora = [Corpus.open(readers.resolve(files, name), **reading) for name in names]
+    selected = where is not None or min_score is not None
+    names = pair_columns(paths[0], columns, where, selected)
+    chosen, note = chosen_rows(paths, where, min_score) if selected else (None, "")
+    corpora = [Corpus.open([tables.Column(path, name) for path in paths], **reading) for name in names]
     return LabelledPairs(
         corpora[0],
         corpora[1],

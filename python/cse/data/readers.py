@@ -10,11 +10,11 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict
 from urllib.parse import urlsplit
 
 from ..errors import InputError, first_line
@@ -32,9 +32,6 @@ class ReadOptions(TypedDict, total=False):
     """Maximum length of a row in bytes; a longer row raises ``InputError``. Default: 2**20."""
     threads: int
     """Number of threads. Default: 0, all cores. It does not affect the results."""
-
-
-_DEFAULTS: ReadOptions = {"encoding_errors": "strict", "max_line_bytes": MAX_LINE_BYTES, "threads": 0}
 
 
 @dataclass(frozen=True)
@@ -63,31 +60,17 @@ def repeated(files: Iterable[SourceFile]) -> str:
     return again[0] + more if again else ""
 
 
-def reading_options(**reading: Unpack[ReadOptions]) -> ReadOptions:
-    options: ReadOptions = complete(_DEFAULTS, reading)
-    for name in ("threads", "max_line_bytes"):
-        number = options[name]
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise InputError(f"--{name.replace('_', '-')}: must be an integer, got {number!r}")
-        if not 0 <= number < 2**63:
-            raise InputError(f"--{name.replace('_', '-')}: must be from 0 to 2**63 - 1, got {number}")
-    return options
-
-
-def complete(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
-    unknown = set(values) - set(defaults)
-    if unknown:
-        raise TypeError(f"unknown option {sorted(unknown)[0]!r}; choose from {', '.join(defaults)}")
-    return {**defaults, **values}
+def reading_options(
+    encoding_errors: str = "strict", max_line_bytes: int = MAX_LINE_BYTES, threads: int = 0
+) -> ReadOptions:
+    return {"encoding_errors": encoding_errors, "max_line_bytes": max_line_bytes, "threads": threads}
 
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]
 
 # Suffixes of files that are not read, and what to do instead.
 UNREADABLE = {
-    ".xlsx": "is a spreadsheet; save it as CSV in UTF-8",
-    ".xls": "is a spreadsheet; save it as CSV in UTF-8",
-    ".ods": "is a spreadsheet; save it as CSV in UTF-8",
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "is a spreadsheet; save it as CSV in UTF-8"),
     ".xz": "is compressed with xz, which is not supported; decompress it (xz -d)",
     ".zip": "is a zip archive; unpack it (unzip)",
     ".arrow": "is an Arrow file, which is not read; write it as Parquet (datasets: Dataset.to_parquet)",

@@ -7,18 +7,16 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
-from typing import Any, Literal
+from typing import Any
 
 from ..errors import InputError, first_line
 
 MAX_LINE_BYTES = 1 << 20
-UTF16 = "is UTF-16, not UTF-8; convert it (iconv -f UTF-16 -t UTF-8)"
-# Beginnings of files that are not tables in UTF-8, whatever their name says.
+# Beginnings of files that are not tables of text, whatever their name says.
 FOREIGN = {
-    b"\xff\xfe": UTF16,
-    b"\xfe\xff": UTF16,
     b"PK\x03\x04": "is a spreadsheet or a zip archive, not a table of text; save it as CSV in UTF-8",
     b"\x1f\x8b": "is gzip data; end its name in .gz",
     b"PAR1": "is a Parquet file; end its name in .parquet",
@@ -31,6 +29,8 @@ MOST = 16 * BLOCK_BYTES
 """Largest size of a record, unless rows may be larger."""
 # Number of records of a .jsonl file that are read for the names of columns.
 RECORDS = 10_000
+END = "\0END"
+"""A line that is read after the last one of a csv file: if it is part of a field, a quote was not closed."""
 
 
 def is_table(path: str) -> bool:
@@ -41,42 +41,31 @@ def has_header_line(path: str) -> bool:
     return _kind(path) in (".csv", ".tsv")
 
 
-def _separator(path: str) -> str:
-    return "\t" if _kind(path) == ".tsv" else ","
+def _kind(path: str) -> str | None:
+    stem, suffix = os.path.splitext(path.lower())
+    if suffix in COMPRESSED:
+        suffix = os.path.splitext(stem)[1]
+    return suffix if suffix in TABLES else None
 
 
-def column_names(path: str, wanted: str | None = None) -> list[str]:
-    """Returns the names of the columns of a table; ``wanted`` is looked for in all records of a .jsonl file."""
-    if not os.path.exists(path):
-        raise InputError(f"{path}: no such file; check the path")
-    if not os.path.isfile(path):
-        raise InputError(f"{path}: is not a regular file, but a table is read several times; write it to a file first")
-    names: list[str] = _guarded(path, lambda: _column_names(path, wanted))
-    return names
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Context manager in which errors of pyarrow and of the file system name the table."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeError, OverflowError) as error:  # overflow: a year above 9999
+        if isinstance(error, OSError) and error.errno is not None:
+            raise OSError(error.errno, os.strerror(error.errno), path) from None
+        why = first_line(error).rstrip(".")
+        raise InputError(f"{path}: cannot be read as a table ({why}); check its format") from None
 
 
 def open_stream(path: str) -> Any:
     import pyarrow as pa
 
     return pa.input_stream(path, compression=COMPRESSED.get(os.path.splitext(path.lower())[1]))
-
-
-def column_values(path: str, column: str) -> Iterator[str]:
-    """Yields the values of a column of any type as text, one per row; "" for a missing value."""
-    values, end = _cells(path, column), object()
-    while (value := _guarded(path, lambda: next(values, end))) is not end:
-        yield "" if value[1] is None else _bytes(str(value[1])).decode("utf8", "replace")
-
-
-def _bytes(text: str) -> bytes:
-    try:  # bytes of a file that were decoded with ``surrogateescape``
-        return text.encode("utf8", "surrogateescape")
-    except UnicodeEncodeError:
-        return text.encode("utf8", "surrogatepass")
-
-
-END = "\0END"
-"""A line that is read after the last one of a csv file: if it is part of a field, a quote was not closed."""
 
 
 def _lines(path: str, newline: str, most: int) -> Iterator[str]:
@@ -87,18 +76,18 @@ def _lines(path: str, newline: str, most: int) -> Iterator[str]:
             yield line
 
 
-def csv_records(
-    path: str, lines: Iterable[str] | None = None, most: int = MOST, separator: str = ","
-) -> Iterator[tuple[int, list[str]]]:
+def _too_long(path: str, most: int) -> InputError:
+    return InputError(f"{path}: a record is longer than {most:,} bytes; check its quotes, or raise --max-line-bytes")
+
+
+def csv_records(path: str, lines: Iterable[str] | None = None, most: int = MOST) -> Iterator[tuple[int, list[str]]]:
     """Yields the first line and the fields of each record of a csv or tsv file; empty lines are skipped.
 
-    Fields may be quoted if the separator is a comma, and may have ``most`` characters. ``lines`` are those of the file,
-    if they were read before.
+    Fields of a csv file may be quoted. ``lines`` are those of the file, if they were read before.
     """
     csv.field_size_limit(min(most, 2**31 - 1))
-    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if separator == "," else csv.QUOTE_NONE
-    lines = chain(_lines(path, "", most) if lines is None else lines, [END])
-    records, begin = csv.reader(lines, delimiter=separator, quoting=quoting), 1
+    form: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if _kind(path) == ".tsv" else {}
+    records, begin = csv.reader(chain(_lines(path, "", most) if lines is None else lines, [END]), **form), 1
     try:
         for fields in records:
             if fields == [END]:
@@ -127,32 +116,97 @@ def json_records(path: str, most: int = MOST) -> Iterator[tuple[int, dict[str, A
             yield number, record
 
 
+def column_names(path: str, wanted: str | None = None) -> list[str]:
+    """Returns the names of the columns of a table; ``wanted`` is looked for in all records of a .jsonl file."""
+    if not is_table(path):
+        raise InputError(f"{path}: is not a table; give one of {', '.join(TABLES)}")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise InputError(f"{path}: is not a regular file, but a table is read several times; write it to a file first")
+    with _naming(path):
+        if _kind(path) == ".parquet":
+            import pyarrow.parquet as pq
+
+            return list(pq.read_schema(path).names)
+        with open_stream(path) as stream:
+            head = stream.read(4)
+        fault = next((what for begin, what in FOREIGN.items() if head.startswith(begin)), "")
+        if b"\0" in head:
+            name = ("UTF-32" if head.count(0) == 3 else "UTF-16") + ("BE" if head[:1] in (b"\0", b"\xfe") else "LE")
+            fault = f"is {name}, not UTF-8; convert it (iconv -f {name} -t UTF-8)"
+        if fault:
+            raise InputError(f"{path}: {fault}")
+        if has_header_line(path):
+            names = next(csv_records(path), (1, []))[1]
+            "".join(names).encode("utf8")
+            return names
+        fields: dict[str, None] = {}
+        for _, record in islice(json_records(path), RECORDS if wanted is None else None):
+            fields.update(dict.fromkeys(record))
+            if wanted in fields:
+                break
+        return list(fields)
+
+
 def _cells(path: str, column: str, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Any]]:
     """Yields the value of a column in each record, with the line of a csv, tsv or jsonl file, else the row."""
     most = max(MOST, max_line_bytes)
-    if _kind(path) == ".parquet":
-        yield from enumerate(_parquet(path, column), 1)
-        return
-    if not has_header_line(path):
-        yield from ((line, record.get(column)) for line, record in json_records(path, most))
-        return
-    records = csv_records(path, most=most, separator=_separator(path))
-    names = next(records, (1, []))[1]
-    place = names.index(column)
-    for line, fields in records:
-        if len(fields) != len(names):
-            raise InputError(
-                f"{path}: the record at line {line} has {len(fields)} fields, but the first line names {len(names)} "
-                "columns; check that line"
-            )
-        yield line, fields[place]
+    with _naming(path):
+        if _kind(path) == ".parquet":
+            yield from enumerate(_parquet(path, column), 1)
+            return
+        if not has_header_line(path):
+            yield from ((line, record.get(column)) for line, record in json_records(path, most))
+            return
+        records = csv_records(path, most=most)
+        names = next(records, (1, []))[1]
+        place = names.index(column)
+        for line, fields in records:
+            if len(fields) != len(names):
+                raise InputError(
+                    f"{path}: the record at line {line} has {len(fields)} fields, but the first line names "
+                    f"{len(names)} columns; check that line"
+                )
+            yield line, fields[place]
 
 
-def _kind(path: str) -> str | None:
-    stem, suffix = os.path.splitext(path.lower())
-    if suffix in COMPRESSED:
-        suffix = os.path.splitext(stem)[1]
-    return suffix if suffix in TABLES else None
+def _parquet(path: str, column: str) -> Iterator[Any]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(path)
+    kind = file.schema_arrow.field(column).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    is_text = kind in (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary())
+    # Few rows at a time, since a value that is repeated in all of them takes a few bytes in the file.
+    for batch in file.iter_batches(batch_size=1024, columns=[column]):
+        values = batch.column(column)
+        if is_text:
+            texts = values.cast(pa.large_binary()).to_pylist()
+            yield from (None if text is None else text.decode("utf8", "surrogateescape") for text in texts)
+        else:
+            yield from values.to_pylist()
+
+
+def _bytes(text: str) -> bytes:
+    try:  # bytes of a file that were decoded with ``surrogateescape``
+        return text.encode("utf8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf8", "surrogatepass")
+
+
+def column_values(path: str, column: str) -> Iterator[str]:
+    """Yields the values of a column of any type as text, one per row; "" for a missing value."""
+    for _, value in _cells(path, column):
+        yield "" if value is None else _bytes(str(value)).decode("utf8", "replace")
+
+
+def lines_of(texts: Sequence[str]) -> tuple[str, int]:
+    """Returns texts as lines, and the number of texts in which a line break was replaced by a space."""
+    text = "\n".join([*texts, ""])
+    if "\r" not in text and text.count("\n") == len(texts):
+        return text, 0
+    joined = sum("\n" in each or "\r" in each for each in texts)
+    return "\n".join([*(re.sub("\r\n|\n|\r", " ", each) for each in texts), ""]), joined
 
 
 class Column:
@@ -176,136 +230,44 @@ class Column:
         """Number of fields read so far that contain a line break."""
         self._size = os.path.getsize(path)
         self._reported = 0
-        self._blocks: Iterator[tuple[bytes, int]] | None = None
+        self._blocks: Iterator[list[str]] | None = None
 
     def next_block(self, max_line_bytes: int = MAX_LINE_BYTES) -> tuple[bytes, int] | None:
         """Returns the next rows, each ended by a line feed, and their approximate size in the file; None at the end."""
-        if self._blocks is None:
-            self._blocks = _blocks(self.path, self.column, max_line_bytes)
-        blocks = self._blocks
-        block = _guarded(self.path, lambda: next(blocks, None))
-        if block is None:
+        self._blocks = self._blocks or self._read(max_line_bytes)
+        texts = next(self._blocks, None)
+        if texts is None:
             rest, self._reported = self._size - self._reported, self._size
-            self._blocks = iter(())
             return (b"", rest) if rest > 0 else None
-        text, joined = block
+        lines, joined = lines_of(texts)
+        text = _bytes(lines)
         self.line_breaks += joined
         stored = min(len(text), self._size - self._reported)
         self._reported += stored
         return text, stored
 
-
-def _guarded(path: str, work: Callable[[], Any]) -> Any:
-    import pyarrow as pa
-
-    try:
-        return work()
-    except (pa.ArrowException, OSError, UnicodeError, OverflowError) as error:  # overflow: a year above 9999
-        if isinstance(error, OSError) and error.errno is not None:
-            raise OSError(error.errno, os.strerror(error.errno), path) from None
-        why = first_line(error).rstrip(".")
-        raise InputError(f"{path}: cannot be read as a table ({why}); check its format") from None
-
-
-def _column_names(path: str, wanted: str | None) -> list[str]:
-    kind = _kind(path)
-    with open_stream(path) as stream:
-        head = stream.read(4) if kind != ".parquet" else b""
-    for begin, what in FOREIGN.items():
-        if head.startswith(begin):
-            raise InputError(f"{path}: {what}")
-    if b"\0" in head:  # without a byte order mark
-        name = ("UTF-32" if head.count(0) == 3 else "UTF-16") + ("BE" if head[:1] == b"\0" else "LE")
-        raise InputError(f"{path}: is {name}, not UTF-8; convert it (iconv -f {name} -t UTF-8)")
-    if kind == ".parquet":
-        import pyarrow.parquet as pq
-
-        return list(pq.read_schema(path).names)
-    if kind in (".csv", ".tsv"):
-        names = next(csv_records(path, separator=_separator(path)), (1, []))[1]
-        "".join(names).encode("utf8")
-        if not names:
-            raise InputError(f"{path}: is empty; the first line must name the columns")
-        for separator, remedy in ((";", "write it with commas"), ("\t", "name it .tsv")):
-            if kind == ".csv" and len(names) == 1 and separator in names[0] and wanted != names[0]:
-                what = "semicolons" if separator == ";" else "tabs"
-                raise InputError(f"{path}: its fields are separated by {what}, not by commas; {remedy}")
-        return names
-    return _json_names(path, wanted)
+    def _read(self, max_line_bytes: int) -> Iterator[list[str]]:
+        """Yields the rows in blocks of at most ``BLOCK_BYTES``, or of one row."""
+        block: list[str] = []
+        size = 0
+        for line, value in _cells(self.path, self.column, max_line_bytes):
+            text = "" if value is None else value
+            if not isinstance(text, str):
+                place = f"{'row' if _kind(self.path) == '.parquet' else 'line'} {line}"
+                raise InputError(f"{self.path}: {place}: column {self.column!r} must be text, got {_shown(value)}")
+            size += len(text)
+            if size > BLOCK_BYTES and block:
+                yield block
+                block, size = [], len(text)
+            block.append(text)
+        yield block
 
 
-def _json_names(path: str, wanted: str | None) -> list[str]:
-    """Returns the field names of the first 10,000 records, or of all up to the first with a field ``wanted``."""
-    names: dict[str, None] = {}
-    for _, record in islice(json_records(path), RECORDS if wanted is None else None):
-        names.update(dict.fromkeys(record))
-        if wanted in names:
-            break
-    if not names:
-        raise InputError(f"{path}: holds no record; .jsonl holds a JSON object on each line")
-    return list(names)
-
-
-def _blocks(path: str, column: str, max_line_bytes: int) -> Iterator[tuple[bytes, int]]:
-    """Yields the rows of a column as lines, and how many had line breaks; at most ``BLOCK_BYTES``, or one row."""
-    block: list[str] = []
-    size = 0
-    for line, value in _cells(path, column, max_line_bytes):
-        if value is None:
-            value = ""
-        elif not isinstance(value, str):
-            unit = "row" if _kind(path) == ".parquet" else "line"
-            raise InputError(f"{path}: {unit} {line}: column {column!r} must be text, got {_described(value)}")
-        size += len(value)
-        if size > BLOCK_BYTES and block:
-            text, joined = lines_of(block)
-            yield _bytes(text), joined
-            block, size = [], len(value)
-        block.append(value)
-    text, joined = lines_of(block)
-    yield _bytes(text), joined
-
-
-def lines_of(texts: Sequence[str]) -> tuple[str, int]:
-    """Returns texts as lines, and the number of texts in which a line break was replaced by a space."""
-    text = "\n".join([*texts, ""])
-    if "\r" not in text and text.count("\n") == len(texts):
-        return text, 0
-    joined = sum("\n" in each or "\r" in each for each in texts)
-    return "\n".join([*(re.sub("\r\n|\n|\r", " ", each) for each in texts), ""]), joined
-
-
-def _parquet(path: str, column: str) -> Iterator[Any]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    file = pq.ParquetFile(path)
-    kind = file.schema_arrow.field(column).type
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    is_text = any(getattr(pa.types, f"is_{name}")(kind) for name in TEXTS)
-    # Few rows at a time, since a value that is repeated in all of them takes a few bytes in the file.
-    for batch in file.iter_batches(batch_size=1024, columns=[column]):
-        values = batch.column(column)
-        if is_text:
-            texts = values.cast(pa.large_binary()).to_pylist()
-            yield from (None if text is None else text.decode("utf8", "surrogateescape") for text in texts)
-        else:
-            yield from values.to_pylist()
-
-
-def _too_long(path: str, most: int) -> InputError:
-    return InputError(f"{path}: a record is longer than {most:,} bytes; check its quotes, or raise --max-line-bytes")
-
-
-# Kinds of columns of Parquet files that hold text.
-TEXTS = ("string", "large_string", "string_view", "binary", "large_binary")
-KINDS = {bool: "a boolean", int: "a number", float: "a number"}
-
-
-def _described(value: Any) -> str:
+def _shown(value: Any) -> str:
     if isinstance(value, dict):
         return f"an object with the fields {', '.join(list(value)[:5])}; make the text a field of the record itself"
     if isinstance(value, list):
         return "a list; write one record for each text of the list"
-    kind = KINDS.get(type(value), f"a value of type {type(value).__name__}")
+    kinds = {bool: "a boolean", int: "a number", float: "a number"}
+    kind = kinds.get(type(value), f"a value of type {type(value).__name__}")
     return f"{kind} ({json.dumps(value, default=str)}); write it as text, or omit the record"

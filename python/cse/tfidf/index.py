@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
-from numbers import Integral
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack
 
 from .. import _core
 from ..data import readers
-from ..data.readers import ReadOptions, SourceFile, complete, reading_options
+from ..data.readers import ReadOptions, SourceFile, reading_options
 from ..data.tables import MAX_LINE_BYTES
 from ..errors import InputError, check_texts
 from .build import AugmentReport, ExplainedWord, IndexInfo, Replacement, prepared
-from .options import DRAW, DrawOptions, WordOptions, check_radius, percentage, word_options
+from .options import DrawOptions, WordOptions, check_radius, draw_options, word_options
 from .pieces import Pieces
 
 if TYPE_CHECKING:
@@ -92,7 +91,6 @@ class TfidfIndex:
         Raises:
             InputError: For invalid texts or options.
         """
-        _in_range(min_df=min_df, max_terms=max_terms)
         complete_words, texts = word_options(**words), check_texts(texts)
         pieces = complete_words["pieces"]
         rows = texts if pieces is None else pieces.rows(texts)
@@ -116,7 +114,6 @@ class TfidfIndex:
         Raises:
             InputError: If there is no index, its file is damaged or has another format version, or a filter is invalid.
         """
-        _in_range(min_df=min_df, max_terms=max_terms)
         core = _core.Index.open(_existing(folder), min_df, max_terms)
         return cls(core, _stored_pieces(core, folder))
 
@@ -128,7 +125,6 @@ class TfidfIndex:
 
         ``pieces`` must be the attribute of the same name of that index. Raises ``InputError`` if it is not.
         """
-        _in_range(min_df=min_df, max_terms=max_terms)
         core = _core.Index.from_bytes(data, min_df, max_terms)
         if core.tokenizer[0] == "wordpieces" and (pieces is None or pieces.hash != core.pieces):
             raise InputError("pieces: the terms of the index are pieces of a tokenizer; give the attribute pieces")
@@ -148,8 +144,6 @@ class TfidfIndex:
         Raises:
             InputError: If the indexes have different tokenization options, or one cannot be opened.
         """
-        if isinstance(shards, (str, PathLike)):
-            raise InputError("shards: a list of folders was expected, not one folder")
         core = _core.Index.merge_to(folder, [_existing(shard) for shard in shards])
         pieces = _stored_pieces(core, shards[0]) if shards else None
         if pieces is not None:
@@ -214,12 +208,7 @@ class TfidfIndex:
         Raises:
             InputError: For an invalid radius.
         """
-        if radius is None:
-            return self.default_radius
-        share = percentage(radius)
-        if share is not None:
-            return max(1, round(len(self) * share / 100))
-        return int(cast(int, check_radius(radius)))
+        return check_radius(radius, len(self)) or self.default_radius
 
     @cached_property
     def terms(self) -> Sequence[str]:
@@ -295,24 +284,17 @@ class TfidfIndex:
         numbers = range(len(texts)) if rows is None else rows
         if len(numbers) != len(texts):
             raise InputError(f"rows: {len(numbers)} row numbers were given for {len(texts)} texts; give one per text")
-        try:
-            negatives, report = self._core.augment(self._rows(texts), numbers, self.draw_options(**drawing))
-        except OverflowError:
-            raise InputError("rows: row numbers must be 0 or more and fit into 64 bits") from None
+        negatives, report = self._core.augment(self._rows(texts), numbers, self.draw_options(**drawing))
         return negatives, AugmentReport(**report)
 
     def replacements(self, text: str, *, row: int = 0, **drawing: Unpack[DrawOptions]) -> tuple[str, list[Replacement]]:
         """Returns the negative of a text, and the words replaced in it; see ``augment`` for the arguments."""
-        _in_range(row=row)
         (line,) = self._rows([text])
         output, replaced = self._core.replacements(line, row, self.draw_options(**drawing))
         return output, [Replacement(*parts) for parts in replaced]
 
     def explain(self, text: str, *, samples: int = 5, **drawing: Unpack[DrawOptions]) -> list[ExplainedWord]:
         """Returns statistics of each word of a text, including up to ``samples`` sampled replacements."""
-        _in_range(samples=samples)
-        if samples > MOST_SAMPLES:
-            raise InputError(f"samples: must be at most {MOST_SAMPLES:,}, got {samples}")
         (line,) = self._rows([text])
         words = self._core.explain(line, samples, self.draw_options(**drawing))
         return [ExplainedWord(*word) for word in words]
@@ -329,25 +311,11 @@ class TfidfIndex:
         """Returns the given options, with the defaults for missing ones and with the radius in ranks.
 
         Raises:
-            InputError: For an invalid radius, seed, epoch or copy.
+            InputError: For an invalid radius.
             TypeError: For an unknown option.
         """
-        options: DrawOptions = complete(DRAW, drawing)
-        options["radius"] = self.ranks(options["radius"])
-        _in_range(seed=options["seed"], epoch=options["epoch"], copy=options["copy"])
-        return options
-
-
-MOST_SAMPLES = 100_000
-
-
-def _in_range(**numbers: int | None) -> None:
-    for name, number in numbers.items():
-        if number is not None and (isinstance(number, bool) or not isinstance(number, Integral)):
-            raise InputError(f"{name}: must be an integer, got {number!r}")
-        bits = 64 if name in ("seed", "epoch", "copy", "row") else 63
-        if number is not None and not 0 <= number < 2**bits:
-            raise InputError(f"{name}: must be 0 or more and fit into {bits} bits, got {number}")
+        options = draw_options(**drawing)
+        return {**options, "radius": self.ranks(options["radius"])}
 
 
 def _stored_pieces(core: _core.Index, folder: str | PathLike[str]) -> Pieces | None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, Unpack, cast
 
 from annotated_types import Ge, Le
 
-from ..data.readers import complete
 from ..errors import InputError
 from ..options import Opt, Seed
 
@@ -114,39 +113,40 @@ class DrawOptions(TypedDict, total=False):
     mode: str
 
 
-_WORDS: dict[str, Any] = {**asdict(Words()), "pieces": None}
-DRAW: dict[str, Any] = {**asdict(Sampling()), "epoch": 0, "copy": 0, "mode": "negative"}
+@dataclass(frozen=True)
+class _Drawing(Sampling):
+    """The options of ``DrawOptions``, with their defaults."""
+
+    epoch: int = 0
+    copy: int = 0
+    mode: str = "negative"
 
 
-def word_options(**words: Unpack[WordOptions]) -> WordOptions:
-    options: WordOptions = complete(_WORDS, words)
-    if options["tokenizer"] != "wordpieces":
-        if options["pieces"] is not None:
-            raise InputError("--model belongs to --tokenizer wordpieces; omit --model, or add --tokenizer wordpieces")
-    elif options["pieces"] is None:
-        raise InputError("--tokenizer wordpieces needs the tokenizer of a model; name the model with --model")
-    elif not options["lowercase"] or options["nfkc"]:
-        flag = "--nfkc" if options["nfkc"] else "--no-lowercase"
+def draw_options(**drawing: Unpack[DrawOptions]) -> DrawOptions:
+    return cast(DrawOptions, asdict(_Drawing(**drawing)))  # type: ignore[arg-type]
+
+
+def word_options(
+    tokenizer: str = "unicode", lowercase: bool = True, nfkc: bool = False, pieces: Pieces | None = None
+) -> WordOptions:
+    if tokenizer != "wordpieces" and pieces is not None:
+        raise InputError("--model belongs to --tokenizer wordpieces; omit --model, or add --tokenizer wordpieces")
+    if tokenizer == "wordpieces" and (nfkc or not lowercase):
+        flag = "--nfkc" if nfkc else "--no-lowercase"
         raise InputError(f"{flag} has no effect with --tokenizer wordpieces, which splits text as the model does")
-    return options
+    return {"tokenizer": tokenizer, "lowercase": lowercase, "nfkc": nfkc, "pieces": pieces}
 
 
-def check_radius(radius: int | str | None) -> int | str | None:
-    if radius is not None and percentage(radius) is None and not 1 <= int(radius) < 2**63:
-        raise InputError(f"--radius must be at least 1 and fit into 63 bits, got {radius}")
-    return radius
-
-
-def percentage(radius: int | str) -> float | None:
-    """Returns the percentage of a radius like ``"5%"``, None for a number of ranks; raises ``InputError`` otherwise."""
+def check_radius(radius: int | str | None, terms: int = 0) -> int | None:
+    """Returns a radius in ranks, of an index with this number of terms; a percentage is rounded to at least 1 rank."""
+    if radius is None:
+        return None
     text = str(radius).strip()
+    percent = text.endswith("%")
     try:
-        if not text.endswith("%"):
-            int(text)
-            return None
-        share = float(text[:-1])
+        number = float(text[:-1]) if percent else int(text)
     except ValueError:
-        raise InputError(f"--radius {radius!r} is neither a number of ranks nor a percentage like 5%") from None
-    if not 0 < share <= 100:
-        raise InputError(f"--radius: a percentage must be above 0 and at most 100, got {radius}")
-    return share
+        number = 0
+    if not 0 < number <= (100 if percent else 2**63 - 1):
+        raise InputError(f"--radius must be a number of ranks, at least 1, or a percentage like 5%, got {radius!r}")
+    return max(1, round(terms * number / 100)) if percent else int(number)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -51,18 +52,13 @@ class Pieces:
     @classmethod
     def open(cls, folder: str | PathLike[str], expected: str) -> Pieces:
         path = Path(folder) / FILE
-        try:
+        with suppress(OSError, ValueError, AttributeError):
             pieces = cls(path.read_text(encoding="utf8"), str(path))
-        except InputError:
-            raise
-        except (OSError, ValueError, AttributeError):
-            raise InputError(f"{path}: cannot be read; build the index again with cse build-tfidf") from None
-        if pieces.hash != expected:
-            raise InputError(
-                f"{path}: is not the tokenizer with which the index was built; build the index again with "
-                "cse build-tfidf"
-            )
-        return pieces
+            if pieces.hash == expected:
+                return pieces
+        raise InputError(
+            f"{path}: is not the tokenizer with which the index was built; build the index again with cse build-tfidf"
+        )
 
     def save(self, folder: str | PathLike[str]) -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -129,18 +125,16 @@ def _valid(texts: Sequence[str]) -> list[str]:
 def _check(definition: Any, name: str) -> None:
     model, before = definition.get("model") or {}, definition.get("pre_tokenizer") or {}
     normalizer = definition.get("normalizer") or {}
-    parts = normalizer.get("normalizers", [normalizer])
-    kinds = [part.get("type") for part in parts]
-    bert = [part for part in parts if part.get("type") == "BertNormalizer"]
-    if model.get("type") != "WordPiece" or model.get("continuing_subword_prefix") != PREFIX:
-        kind = model.get("type") or "unknown"
+    parts = {part.get("type"): part for part in normalizer.get("normalizers", [normalizer])}
+    bert = parts.get("BertNormalizer", {})
+    if (
+        (model.get("type"), model.get("continuing_subword_prefix")) != ("WordPiece", PREFIX)
+        or before.get("type") != "BertPreTokenizer"
+        or not (bert.get("clean_text") and bert.get("handle_chinese_chars"))
+        or not parts.keys() <= {"BertNormalizer", "Lowercase"}
+    ):
         raise InputError(
-            f"--tokenizer wordpieces: {name} has a tokenizer of the kind {kind}, not WordPiece; use a model like "
-            "BERT, or another --tokenizer"
-        )
-    separating = bool(bert) and all(part["handle_chinese_chars"] and part["clean_text"] for part in bert)
-    if before.get("type") != "BertPreTokenizer" or not separating or not {*kinds} <= {"BertNormalizer", "Lowercase"}:
-        raise InputError(
-            f"--tokenizer wordpieces: the tokenizer of {name} does not normalise and separate text as BERT's does "
-            "(BertNormalizer with clean_text and handle_chinese_chars, BertPreTokenizer); use another --tokenizer"
+            f"--tokenizer wordpieces: the tokenizer of {name} ({model.get('type') or 'unknown'}) does not split text "
+            "as BERT's does (WordPiece after BertNormalizer with clean_text and handle_chinese_chars, and "
+            "BertPreTokenizer); use a model like BERT, or another --tokenizer"
         )

@@ -112,6 +112,5 @@ pub fn write_rows(
     progress: Option<&Progress>,
 ) -> PyResult<(u64, Vec<FileRecord>, u64)> {
     let (read, progress) = (reading.options()?, shared(progress));
-    let written = py.detach(|| row_files::write(paths, read, &dir, &progress))?;
-    Ok((written.rows, written.files, written.repaired))
+    Ok(py.detach(|| row_files::write(paths, read, &dir, &progress))?)
 }

