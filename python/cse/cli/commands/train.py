@@ -42,7 +42,7 @@ def setting_options() -> list[click.Option]:
         heading = str(group.__doc__)
         for option in options_of(group):
             if not option.opt.hidden:
-                made.append(_option(option, option.name, option.opt.help, heading, (option.name,)))
+                made.append(_option(option, option.name, option.opt.help, heading, option.name))
         of_methods = {name: item for name, item in method_flags().items() if item.group is group}
         for method in {item.method for item in of_methods.values()} & switched.keys():
             made.append(
@@ -52,12 +52,12 @@ def setting_options() -> list[click.Option]:
         for name, flag in of_methods.items():
             text = phrase(flag.option.opt.help)
             text = f"{flag.method.upper()}: {text}." if flag.method in switched else f"{text[0].upper()}{text[1:]}."
-            made.append(_option(flag.option, name, text, heading, (flag.method, flag.option.name)))
+            made.append(_option(flag.option, name, text, heading, f"{flag.method}.{flag.option.name}"))
     return made
 
 
-def _option(option: Option, name: str, text: str, heading: str, path: tuple[str, ...]) -> click.Option:
-    default = option.opt.default or _by_family(path, option.default)
+def _option(option: Option, name: str, text: str, heading: str, key: str) -> click.Option:
+    default = option.opt.default or _by_family(key, option.default)
     unset = () if option.several and not option.opt.separator else None
     made = click_option(option, heading, ranges=False, default=unset, show_default=False, required=False)
     made.name, made.help = name, f"{text}  [default: {default}]" if default else text
@@ -74,17 +74,15 @@ def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "more_loss_terms": terms} if terms else given
 
 
-def _by_family(path: tuple[str, ...], default: Any) -> str:
+def _by_family(name: str, default: Any) -> str:
     """Returns the default, then the defaults of model families that differ from it: ``5e-05; 3e-05 for bert-base``."""
     values: dict[str, list[str]] = {}
-    common = printing.plain(_at(families()["all"], path, default))
-    for family, table in families().items():
-        if family == "all":
-            continue
-        usual = printing.plain(_at(table, path, common))
+    common = printing.plain(flat(families()["all"]).get(name, default))
+    for family in [family for family in families() if family != "all"]:
+        usual = printing.plain(flat(families()[family]).get(name, common))
         values.setdefault(usual, []).append(family)
         for condition in conditions(family):
-            value = printing.plain(_at(condition["values"], path, None))
+            value = printing.plain(flat(condition["values"]).get(name))
             if value not in ("", usual):
                 about = f"{condition['loss']} on {family}" if "loss" in condition else f"{family} without --pairs"
                 values.setdefault(value, []).append(about)
@@ -92,14 +90,6 @@ def _by_family(path: tuple[str, ...], default: Any) -> str:
         common = max(values, key=lambda text: len(values[text]), default="")
     others = [f"{value} for {', '.join(names)}" for value, names in values.items() if value not in (common, "")]
     return "; ".join([*([common] if common else []), *others])
-
-
-def _at(table: Any, path: tuple[str, ...], default: Any) -> Any:
-    for key in path:
-        if not isinstance(table, dict) or key not in table:
-            return default
-        table = table[key]
-    return table
 
 
 class ConsoleCallback(ProgressCallback):
