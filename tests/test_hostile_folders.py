@@ -15,6 +15,7 @@ from test_modules import dense, normalize, pooling
 SETTINGS, TRANSFORMER = "config_sentence_transformers.json", "sentence_transformers.models.Transformer"
 # The file, keys that are changed in it (or its content), and a part of the message.
 CASES = {
+    "many layers": ("config.json", {"num_hidden_layers": 10**6}, "1,000,000, but its weights have only"),
     "long number": ("config.json", {"hidden_size": 10**50}, "cannot be loaded"),
     "hidden size of text": ("config.json", {"hidden_size": "many"}, "cannot be loaded"),
     "code of a transformer": ("config.json", {"auto_map": {"AutoConfig": "evil.Config"}, "model_type": "x"}, "code"),

@@ -22,6 +22,7 @@ from .tokens import TOKENIZING
 
 IGNORED = ("attn_implementation", "device_map", "dtype", "quantization_config", "torch_dtype")
 """Arguments of transformers that a folder may not choose: cse chooses the attention, the device and float32."""
+LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "num_encoder_layers")
 
 
 def import_peft(flag: str) -> Any:
@@ -81,6 +82,7 @@ class Transformer(library.Transformer):
             return model
         place = str(Path(folder, settings.pop("subfolder", "")))
         base = base_of(Path(place)) if adapted else None
+        check_layers(Path(base or place), config)
         settings |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -99,6 +101,15 @@ class Transformer(library.Transformer):
                 model = peft.PeftModel.from_pretrained(model, place).merge_and_unload()
         self.has_pooler = getattr(model, "pooler", None) is not None and len(missing) == len(lost)
         return model
+
+
+def check_layers(folder: Path, config: Any) -> None:
+    """Raises ``InputError`` if a configuration has more layers than its weights can have: making them may not end."""
+    stored = sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".safetensors", ".bin"))
+    for name in LAYERS:
+        count = getattr(config, name, 1)
+        if isinstance(count, int) and count > 64 and count * 256 > stored:
+            raise InputError(f"{name} in its config.json is {count:,}, but its weights have only {stored:,} bytes")
 
 
 def positions(model: Any) -> int:
