@@ -5,13 +5,8 @@ Tests marked ``cuda`` need a CUDA device. The other tests simulate GPUs, or use 
 
 import json
 import shutil
-import subprocess
-import sys
 import traceback
 from dataclasses import replace
-from importlib import import_module
-from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -264,19 +259,43 @@ def test_auto_selects_the_gpu_that_pytorch_reports(monkeypatch, kind, expected):
     gpu = SimpleNamespace(is_available=lambda: kind is not None, current_accelerator=lambda: found)
     monkeypatch.setattr(torch, "accelerator", gpu, raising=False)
     assert pick_device("auto") == expected
-    assert pick_precision(expected, "auto")[0] == "bf16" or expected != "cuda"
 
 
-def test_the_precision_on_other_gpus_is_fp32():
-    assert pick_precision("mps") == ("fp32", "the default on mps")
-    assert pick_precision("xpu:1") == ("fp32", "the default on xpu")
+PRODUCT = "with AVX512-BF16, a matrix product is 2.1 times as fast as in fp32"
+# Device, precision, instructions and speedup of the processor, compute capability of the GPU: precision and reason.
+PRECISIONS = [
+    ("cpu", "auto", (), 9.0, None, "fp32", "the processor has no instructions for bf16"),
+    ("cpu", "auto", AVX512, 2.1, None, "bf16", PRODUCT),
+    ("cpu", "auto", AVX512, 0.5, None, "fp32", "a bf16 matrix product with AVX512-BF16 takes 2.0 times as long as in"),
+    ("cpu", "fp32", AVX512, None, None, "fp32", "the value of --precision"),
+    ("cpu", "bf16", (), None, None, "bf16", "the value of --precision; emulated and slow"),
+    ("cpu", "bf16", AVX512, None, None, "bf16", "the value of --precision"),
+    ("mps", "auto", (), None, None, "fp32", "the default on mps"),
+    ("xpu:1", "auto", (), None, None, "fp32", "the default on xpu"),
+    ("meta", "auto", (), None, None, "fp32", "the default on meta"),
+    ("cuda:1", "auto", (), None, None, "bf16", "the default on CUDA"),
+    ("cuda:0", "auto", (), None, (7, 5), "fp32", "the GPU has no instructions for bf16"),
+    ("cuda:0", "auto", (), None, (8, 0), "bf16", "the default on CUDA"),
+]
 
 
-@pytest.mark.parametrize(("capability", "expected"), [((7, 5), "fp32"), ((8, 0), "bf16"), ((9, 0), "bf16")])
-def test_auto_precision_on_cuda_is_bf16_only_if_the_gpu_has_instructions_for_it(monkeypatch, capability, expected):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+@pytest.mark.parametrize(("device", "given", "instructions", "speedup", "capability", "expected", "reason"), PRECISIONS)
+def test_bf16_is_chosen_where_it_is_faster(
+    processor, monkeypatch, device, given, instructions, speedup, capability, expected, reason
+):
+    processor(instructions, speedup)
+    if speedup is None:
+        monkeypatch.setattr(devices, "bf16_speedup", lambda: pytest.fail("was measured"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert pick_precision("cuda:0")[0] == expected
+    found, why = pick_precision(device, given)
+    assert found == expected
+    assert why.startswith(reason)
+
+
+def test_unknown_precisions_are_refused():
+    with pytest.raises(InputError, match=r"--precision: 'fp16' is unknown.* choose one of fp32, bf16, auto"):
+        pick_precision("cpu", "fp16")
 
 
 @pytest.mark.parametrize(
@@ -336,48 +355,27 @@ def test_several_processes_use_the_backend_of_their_device(monkeypatch):
         devices.distributed_backend("mps")
 
 
-@pytest.mark.parametrize(
-    ("instructions", "speedup", "expected", "reason"),
-    [
-        ((), 9.0, "fp32", "no instructions"),
-        (AVX512, 2.1, "bf16", "with AVX512-BF16, a matrix product is 2.1 times as fast as in fp32"),
-        (AVX512, 0.5, "fp32", "takes 2.0 times as long as in fp32"),
-    ],
-)
-def test_auto_precision_is_bf16_only_if_it_is_faster_than_fp32(processor, instructions, speedup, expected, reason):
-    processor(instructions, speedup)
-    found, why = pick_precision("cpu")
-    assert found == expected
-    assert reason in why
-
-
-def test_a_configured_precision_is_used_without_measuring_the_speedup(processor, monkeypatch):
-    processor(())
-    monkeypatch.setattr(devices, "bf16_speedup", lambda: pytest.fail("was measured"))
-    assert pick_precision("cpu", "fp32") == ("fp32", "the value of --precision")
-    precision, why = pick_precision("cpu", "bf16")
-    assert precision == "bf16"
-    assert "emulated and slow" in why
-    processor(AVX512)
-    assert pick_precision("cpu", "bf16") == ("bf16", "the value of --precision")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert pick_precision("cuda")[0] == pick_precision("cuda:1")[0] == "bf16"
-    assert pick_precision("meta")[0] == "fp32"
-    with pytest.raises(InputError, match=r"--precision: 'fp16' is unknown.* choose one of fp32, bf16, auto"):
-        pick_precision("cpu", "fp16")
+OLDER = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
 
 
 @pytest.mark.parametrize(
-    ("reported", "expected"),
+    ("reported", "private", "expected"),
     [
-        ({}, ()),
-        ({"avx512_f": True, "amx_int8": True, "architecture": "x86_64"}, ()),
-        ({"avx512_bf16": True, "amx_bf16": True}, ("AVX512-BF16", "AMX")),
-        ({"neon": True, "bf16": True, "sve_bf16": False}, ("Arm BF16",)),
+        ({"avx512_f": True, "amx_int8": True, "architecture": "x86_64"}, (), ()),
+        ({"avx512_bf16": True, "amx_bf16": True}, (), ("AVX512-BF16", "AMX")),
+        ({"neon": True, "bf16": True, "sve_bf16": False}, (), ("Arm BF16",)),
+        (None, (), ()),  # an older version of PyTorch
+        (None, OLDER, ("AVX512-BF16", "AMX")),
     ],
 )
-def test_bf16_instructions_are_read_from_pytorch(monkeypatch, reported, expected):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: reported, raising=False)
+def test_bf16_instructions_are_read_from_pytorch(monkeypatch, reported, private, expected):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    for name in ("get_capabilities", *OLDER):
+        monkeypatch.delattr(torch.cpu, name, raising=False)
+    if reported is not None:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: reported, raising=False)
+    for name in private:
+        monkeypatch.setattr(torch.cpu, name, lambda: True, raising=False)
     assert bf16_instructions() == expected
 
 
@@ -400,52 +398,6 @@ def test_a_run_records_its_precision(run_config, processor):
     assert run.facts["device"].startswith("cpu (bf16: with AVX512-BF16, a matrix product is 2.0 times as fast as in")
     processor(())
     assert prepare(run_config.replace(precision="auto")).facts["device"].startswith("cpu (fp32: the processor has no ")
-
-
-def benchmark():
-    """The module ``benches/gpu.py``."""
-    folder = Path(__file__).parents[1] / "benches"
-    if not folder.is_dir():
-        pytest.skip("there is no benches/ folder")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        return import_module("gpu")
-
-
-@pytest.mark.slow
-def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):
-    file = tmp_path / "gpu.json"
-    done = subprocess.run(
-        [sys.executable, benchmark().__file__, "--smoke", "--json", file],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    found = json.loads(file.read_text(encoding="utf8"))
-    assert [path.name for path in tmp_path.iterdir()] == ["gpu.json"]
-    assert set(found["left_out"]) == {"compile"}
-    assert not found["errors"]
-    assert len(found["agreement"]) == 8
-    assert all(each["gradients"] < 1e-6 for name, each in found["agreement"].items() if name.startswith("fp32"))
-    assert found["resume"] == {"default": True, "deterministic": True}
-    assert found["tests"]["tests"] > 20
-    assert found["tests"]["failures"] == found["tests"]["errors"] == 0
-    assert found["ranks"]["largest_error"] < 1e-3
-    steps = product(("eager", "graphs"), ("standard", "UNA pairs"), (8, 16))
-    assert set(found["steps"]) == {f"{kind}: {name}, {size}" for kind, name, size in steps}
-    assert all(each["ms"] > 0 and each["launches"] > 0 for each in found["steps"].values())
-    systems = found["training"]["systems"]
-    names = {"cse, standard", "cse, focal", "cse, mixed", "cse, UNA pairs", "plain loop"}
-    assert names <= set(systems)
-    for name, each in systems.items():
-        assert each["tokens_per_second"] == pytest.approx(each["tokens"] / each["seconds"])
-        assert (each["wait_for_data"] is not None) == name.startswith("cse"), name
-        assert each["peak_bytes"] > 0
-    assert systems["cse, UNA pairs"]["tokens"] > 1.8 * systems["cse, standard"]["tokens"]
-    assert systems["plain loop"]["tokens"] == systems["cse, standard"]["tokens"]
 
 
 def test_batches_on_cuda_are_padded_to_a_multiple_of_eight_tokens(run_config, monkeypatch):
@@ -535,22 +487,6 @@ def test_an_optimizer_that_ignores_the_flag_does_not_update_weights_with_nan(mon
         assert torch.equal(weight.detach(), torch.ones(2)) != updated
     assert not devices.skips_by_flag(torch.device("mps"))
     assert devices.skips_by_flag("cpu")
-
-
-@pytest.mark.parametrize(
-    ("machine", "private", "expected"),
-    [
-        ("x86_64", (), ()),
-        ("x86_64", ("_is_avx512_bf16_supported", "_is_amx_tile_supported"), ("AVX512-BF16", "AMX")),
-    ],
-)
-def test_bf16_instructions_are_read_from_older_versions_of_pytorch(monkeypatch, machine, private, expected):
-    monkeypatch.setattr("platform.machine", lambda: machine)
-    for name in ("get_capabilities", "_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.delattr(torch.cpu, name, raising=False)
-    for name in private:
-        monkeypatch.setattr(torch.cpu, name, lambda: True, raising=False)
-    assert bf16_instructions() == expected
 
 
 @pytest.mark.parametrize(

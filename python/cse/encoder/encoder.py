@@ -399,15 +399,6 @@ class Encoder(TextEncoder, SentenceTransformer):
         first, second = self.encode(left), self.encode(right)
         return first @ second.T if self.similarity_name == "dot" else unit(first) @ unit(second).T
 
-    @property
-    def tokenizer(self) -> Any:
-        """The tokenizer of the first module; None if it has none."""
-        return getattr(self[0], "tokenizer", None)
-
-    @tokenizer.setter
-    def tokenizer(self, value: Any) -> None:
-        self[0].tokenizer = value
-
     def files(self) -> list[tuple[str, Path]]:
         """Returns the names and paths of the files that the embeddings depend on."""
         if isinstance(self.other, LightEncoder):
