@@ -14,6 +14,7 @@ from cse.training.setup import prepare
 from runs import first_batches
 from sentence_models import sentence_model
 from test_modules import TEXTS, pooling
+from test_retrieval import write
 
 PROMPTS = {"query": "search for this : ", "document": "a text : ", "sts": "compare this "}
 
@@ -79,6 +80,11 @@ def test_unknown_prompt_names_are_refused(models, tiny_bert):
 
 TEXTS_BY_ID = {"d1": "the cat sat", "d2": "a dog ran far away", "d3": "rain in spring", "d4": "snow and ice in winter"}
 QUERIES = {"q1": "cat", "q2": "winter snow"}
+
+
+def retrieval_folder(folder):
+    write(folder, [(key, "", text) for key, text in TEXTS_BY_ID.items()], QUERIES, {"q1": {"d1": 1}, "q2": {"d4": 1}})
+    return TEXTS_BY_ID, QUERIES
 
 
 def test_retrieval_uses_the_prompts_of_queries_and_documents(models):

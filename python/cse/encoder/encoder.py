@@ -220,10 +220,8 @@ class Encoder(TextEncoder, SentenceTransformer):
             return "cls"
         pooling, after = split(self)
         name = pooler_of(pooling) or "none"
-        if name == "cls_before_pooler" and self.given[1] == "cls":
-            return "cls"
-        kept = self.family is not None and name == "cls_before_pooler"
-        return "cls" if kept and any(isinstance(module, library.Dense) for module in after) else name
+        kept = self.family is not None and any(isinstance(module, library.Dense) for module in after)
+        return "cls" if name == "cls_before_pooler" and (kept or self.given[1] == "cls") else name
 
     @property
     def pooling(self) -> str:
