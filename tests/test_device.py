@@ -5,13 +5,8 @@ Tests marked ``cuda`` need a CUDA device. The other tests simulate GPUs, or use 
 
 import json
 import shutil
-import subprocess
-import sys
 import traceback
 from dataclasses import replace
-from importlib import import_module
-from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -263,14 +258,43 @@ def test_auto_selects_the_gpu_that_pytorch_reports(monkeypatch, kind, expected):
     gpu = SimpleNamespace(is_available=lambda: kind is not None, current_accelerator=lambda: found)
     monkeypatch.setattr(torch, "accelerator", gpu, raising=False)
     assert pick_device("auto") == expected
-    assert pick_precision(expected, "auto")[0] == "bf16" or expected != "cuda"
 
 
-@pytest.mark.parametrize(("capability", "expected"), [((7, 5), "fp32"), ((8, 0), "bf16"), ((9, 0), "bf16")])
-def test_auto_precision_on_cuda_is_bf16_only_if_the_gpu_has_instructions_for_it(monkeypatch, capability, expected):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+PRODUCT = "with AVX512-BF16, a matrix product is 2.1 times as fast as in fp32"
+# Device, precision, instructions and speedup of the processor, compute capability of the GPU: precision and reason.
+PRECISIONS = [
+    ("cpu", "auto", (), 9.0, None, "fp32", "the processor has no instructions for bf16"),
+    ("cpu", "auto", AVX512, 2.1, None, "bf16", PRODUCT),
+    ("cpu", "auto", AVX512, 0.5, None, "fp32", "a bf16 matrix product with AVX512-BF16 takes 2.0 times as long as in"),
+    ("cpu", "fp32", AVX512, None, None, "fp32", "the value of --precision"),
+    ("cpu", "bf16", (), None, None, "bf16", "the value of --precision; emulated and slow"),
+    ("cpu", "bf16", AVX512, None, None, "bf16", "the value of --precision"),
+    ("mps", "auto", (), None, None, "fp32", "the default on mps"),
+    ("xpu:1", "auto", (), None, None, "fp32", "the default on xpu"),
+    ("meta", "auto", (), None, None, "fp32", "the default on meta"),
+    ("cuda:1", "auto", (), None, None, "bf16", "the default on CUDA"),
+    ("cuda:0", "auto", (), None, (7, 5), "fp32", "the GPU has no instructions for bf16"),
+    ("cuda:0", "auto", (), None, (8, 0), "bf16", "the default on CUDA"),
+]
+
+
+@pytest.mark.parametrize(("device", "given", "instructions", "speedup", "capability", "expected", "reason"), PRECISIONS)
+def test_bf16_is_chosen_where_it_is_faster(
+    processor, monkeypatch, device, given, instructions, speedup, capability, expected, reason
+):
+    processor(instructions, speedup)
+    if speedup is None:
+        monkeypatch.setattr(devices, "bf16_speedup", lambda: pytest.fail("was measured"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert pick_precision("cuda:0")[0] == expected
+    found, why = pick_precision(device, given)
+    assert found == expected
+    assert why.startswith(reason)
+
+
+def test_unknown_precisions_are_refused():
+    with pytest.raises(InputError, match=r"--precision: 'fp16' is unknown.* choose one of fp32, bf16, auto"):
+        pick_precision("cpu", "fp16")
 
 
 @pytest.mark.parametrize(
@@ -333,54 +357,26 @@ def test_several_processes_use_the_backend_of_their_device(monkeypatch):
         devices.distributed_backend("mps")
 
 
-@pytest.mark.parametrize(
-    ("device", "given", "instructions", "speedup", "expected", "reason"),
-    [
-        ("cpu", "auto", (), 9.0, "fp32", "no instructions"),
-        ("cpu", "auto", AVX512, 2.1, "bf16", "with AVX512-BF16, a matrix product is 2.1 times as fast as in fp32"),
-        ("cpu", "auto", AVX512, 0.5, "fp32", "takes 2.0 times as long as in fp32"),
-        ("cpu", "fp32", (), None, "fp32", "the value of --precision"),  # None: the speedup is not measured
-        ("cpu", "bf16", (), None, "bf16", "emulated and slow"),
-        ("cpu", "bf16", AVX512, None, "bf16", "the value of --precision"),
-        ("cuda", "auto", (), None, "bf16", ""),
-        ("cuda:1", "auto", (), None, "bf16", ""),
-        ("meta", "auto", (), None, "fp32", ""),
-        ("mps", "auto", (), None, "fp32", "the default on mps"),
-        ("xpu:1", "auto", (), None, "fp32", "the default on xpu"),
-    ],
-)
-def test_auto_precision_is_bf16_where_it_is_faster(
-    processor, monkeypatch, device, given, instructions, speedup, expected, reason
-):
-    processor(instructions, speedup)
-    if speedup is None:
-        monkeypatch.setattr(devices, "bf16_speedup", lambda: pytest.fail("was measured"))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    found, why = pick_precision(device, given)
-    assert found == expected
-    assert reason in why
-    with pytest.raises(InputError, match=r"--precision: 'fp16' is unknown.* choose one of fp32, bf16, auto"):
-        pick_precision("cpu", "fp16")
+OLDER = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
 
 
 @pytest.mark.parametrize(
-    ("reported", "expected"),
+    ("reported", "private", "expected"),
     [
-        ({}, ()),
-        ({"avx512_f": True, "amx_int8": True, "architecture": "x86_64"}, ()),
-        ({"avx512_bf16": True, "amx_bf16": True}, ("AVX512-BF16", "AMX")),
-        ({"neon": True, "bf16": True, "sve_bf16": False}, ("Arm BF16",)),
-        ((), ()),  # older versions of PyTorch have private functions instead
-        (("_is_avx512_bf16_supported", "_is_amx_tile_supported"), ("AVX512-BF16", "AMX")),
+        ({"avx512_f": True, "amx_int8": True, "architecture": "x86_64"}, (), ()),
+        ({"avx512_bf16": True, "amx_bf16": True}, (), ("AVX512-BF16", "AMX")),
+        ({"neon": True, "bf16": True, "sve_bf16": False}, (), ("Arm BF16",)),
+        (None, (), ()),  # an older version of PyTorch
+        (None, OLDER, ("AVX512-BF16", "AMX")),
     ],
 )
-def test_bf16_instructions_are_read_from_pytorch(monkeypatch, reported, expected):
+def test_bf16_instructions_are_read_from_pytorch(monkeypatch, reported, private, expected):
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    for name in ("get_capabilities", "_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+    for name in ("get_capabilities", *OLDER):
         monkeypatch.delattr(torch.cpu, name, raising=False)
-    if isinstance(reported, dict):
+    if reported is not None:
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: reported, raising=False)
-    for name in reported if isinstance(reported, tuple) else ():
+    for name in private:
         monkeypatch.setattr(torch.cpu, name, lambda: True, raising=False)
     assert bf16_instructions() == expected
 
@@ -404,48 +400,6 @@ def test_a_run_records_its_precision(run_config, processor):
     assert run.facts["device"].startswith("cpu (bf16: with AVX512-BF16, a matrix product is 2.0 times as fast as in")
     processor(())
     assert prepare(run_config.replace(precision="auto")).facts["device"].startswith("cpu (fp32: the processor has no ")
-
-
-def benchmark():
-    """The module ``benches/gpu.py``."""
-    folder = Path(__file__).parents[1] / "benches"
-    if not folder.is_dir():
-        pytest.skip("there is no benches/ folder")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        return import_module("gpu")
-
-
-@pytest.mark.slow
-def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):
-    file = tmp_path / "gpu.json"
-    done = subprocess.run(
-        [sys.executable, benchmark().__file__, "--smoke", "--json", file],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    found = json.loads(file.read_text(encoding="utf8"))
-    assert [path.name for path in tmp_path.iterdir()] == ["gpu.json"]
-    assert set(found["left_out"]) == {"compile"}
-    assert not found["errors"]
-    assert len(found["agreement"]) == 8
-    assert all(each["gradients"] < 1e-6 for name, each in found["agreement"].items() if name.startswith("fp32"))
-    assert found["resume"] == {"default": True, "deterministic": True}
-    assert found["tests"]["tests"] > 20
-    assert found["tests"]["failures"] == found["tests"]["errors"] == 0
-    assert found["ranks"]["largest_error"] < 1e-3
-    steps = product(("eager", "graphs"), ("standard", "UNA pairs"), (8, 16))
-    assert set(found["steps"]) == {f"{kind}: {name}, {size}" for kind, name, size in steps}
-    systems = found["training"]["systems"]
-    assert {"cse, standard", "cse, focal", "cse, mixed", "cse, UNA pairs", "plain loop"} <= set(systems)
-    for name, each in systems.items():
-        assert each["tokens_per_second"] == pytest.approx(each["tokens"] / each["seconds"])
-        assert (each["wait_for_data"] is not None) == name.startswith("cse"), name
-    assert systems["plain loop"]["tokens"] == systems["cse, standard"]["tokens"]
 
 
 def test_batches_on_cuda_are_padded_to_a_multiple_of_eight_tokens(run_config, monkeypatch):
@@ -508,7 +462,16 @@ def test_an_optimizer_that_ignores_the_flag_does_not_update_weights_with_nan(mon
     assert devices.skips_by_flag("cpu")
 
 
-def test_compiling_is_suggested_for_long_runs_on_a_gpu():
+@pytest.mark.parametrize(
+    ("device", "compiled", "steps", "hinted"),
+    [
+        ("cuda:0", False, 20000, True),
+        ("cuda", False, 100, False),
+        ("cuda", True, 20000, False),
+        ("cpu", False, 20000, False),
+    ],
+)
+def test_compiling_is_suggested_for_long_runs_on_a_gpu(device, compiled, steps, hinted):
     class Rows(list):
         size = 64
 

@@ -92,15 +92,3 @@ def test_a_cross_encoder_and_a_sparse_encoder_are_refused(tmp_path, tiny_bert):
     SparseEncoder(str(tiny_bert), device="cpu").save(str(tmp_path / "sparse"))
     with pytest.raises(InputError, match=r"is a SparseEncoder, which has vectors with a dimension for each token"):
         find_model(str(tmp_path / "sparse"))
-
-
-def test_encode_and_eval_accept_a_static_embedding(static, tmp_path, cse):
-    folder, theirs = static
-    (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
-    done = cse("encode", folder, "some.txt", "-o", "x.npy", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), theirs.encode(["the cat", "a dog"]), atol=1e-6)
-    (tmp_path / "pairs.tsv").write_text("5\tthe cat\tthe cat .\n1\tthe cat\tdog .\n3\tdog\tcat\n", encoding="utf8")
-    done = cse("eval", folder, "--data", "pairs.tsv", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["pooling"].startswith("mean of the vectors of the tokens")

@@ -3,7 +3,7 @@
 import json
 import os
 import pickle
-import re
+import shutil
 
 import numpy as np
 import pytest
@@ -30,13 +30,6 @@ def config(tmp_path, short_corpus, model, **values):
     return TrainConfig(corpus=short_corpus, output=tmp_path / "runs", model=str(model), **values)
 
 
-def copied(folder, target):
-    import shutil
-
-    shutil.copytree(folder, target)
-    return target
-
-
 def test_a_decoder_is_refused_with_pooler_cls_and_accepted_with_pooler_avg(tmp_path, short_corpus, tiny_gpt2):
     with pytest.raises(InputError, match=r"--pooler cls: .* is a decoder, .*--pooler avg"):
         train(config(tmp_path, short_corpus, tiny_gpt2))
@@ -61,33 +54,19 @@ def test_the_encoder_of_an_encoder_decoder_is_trained_and_encodes_as_in_sentence
 
 @pytest.mark.parametrize(
     ("damage", "message"),
-    [
-        ("nan", "holds NaN or infinity; use another model"),
-        ("shape", "shape"),
-        ("vocabulary", "the tokenizer belongs to another model"),
-        ("no pad", "no padding token"),
-    ],
+    [("nan", "holds NaN or infinity; use another model"), ("vocabulary", "the tokenizer belongs to another model")],
 )
-def test_faulty_weights_and_tokenizers_are_refused(tmp_path, tiny_bert, damage, message):
-    folder = copied(tiny_bert, tmp_path / "broken")
+def test_faulty_weights_are_refused(tmp_path, tiny_bert, damage, message):
+    folder = shutil.copytree(tiny_bert, tmp_path / "broken")
     weights = load_file(folder / "model.safetensors")
-    settings = json.loads((folder / "config.json").read_text())
     if damage == "nan":
         weights["encoder.layer.0.output.dense.weight"][0, 0] = float("nan")
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    elif damage == "shape":
-        settings["intermediate_size"] = 48
-    elif damage == "vocabulary":
-        settings["vocab_size"] = 1000
+    else:
         name = "embeddings.word_embeddings.weight"
         weights[name] = weights[name][:1000].clone()
-        save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    else:
-        path = folder / "tokenizer_config.json"
-        values = json.loads(path.read_text())
-        values.pop("pad_token")
-        path.write_text(json.dumps(values))
-    (folder / "config.json").write_text(json.dumps(settings))
+        settings = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**settings, "vocab_size": 1000}))
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
     with pytest.raises(InputError, match=message):
         Encoder(folder, device="cpu")
 
@@ -102,8 +81,8 @@ def test_faulty_weights_and_tokenizers_are_refused(tmp_path, tiny_bert, damage, 
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n", "git lfs pull"),
     ],
 )
-def test_an_invalid_pytorch_model_bin_is_refused_and_never_executed(tmp_path, tiny_bert, content, message, cse):
-    folder = copied(tiny_bert, tmp_path / "broken")
+def test_an_invalid_pytorch_model_bin_is_refused_and_never_executed(tmp_path, tiny_bert, content, message):
+    folder = shutil.copytree(tiny_bert, tmp_path / "broken")
     (folder / "model.safetensors").unlink()
     path = folder / "pytorch_model.bin"
 
@@ -113,18 +92,15 @@ def test_an_invalid_pytorch_model_bin_is_refused_and_never_executed(tmp_path, ti
 
     if content == "command":
         torch.save({"weight": Command()}, path)
-    elif content == "bare pickle":
-        path.write_bytes(pickle.dumps(Command()))
     elif content == "truncated":
         torch.save(load_file(tiny_bert / "model.safetensors"), path)
         path.write_bytes(path.read_bytes()[:10_000])
     else:
-        path.write_bytes(content)
-    done = cse("encode", folder, "-o", tmp_path / "v.npy", stdin="a word\n")
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert re.search(message, line)
-    assert "weights_only" not in line
+        path.write_bytes(pickle.dumps(Command()) if content == "bare pickle" else content)
+    with pytest.raises(InputError, match=message) as caught:
+        Encoder(folder, device="cpu")
+    assert "\n" not in str(caught.value)
+    assert "weights_only" not in str(caught.value)
     assert not (tmp_path / "executed").exists()
 
 

@@ -228,18 +228,6 @@ def test_cached_gradients_equal_uncached_ones(tiny_bert, triples, name):
         assert float(loss(features, None)) == pytest.approx(value, rel=1e-12)
 
 
-def test_cached_gradients_repeat_the_dropout_masks(tiny_bert, triples):
-    model = load(tiny_bert).train()
-    features = features_of(model, triples.select(range(8)))
-    found = []
-    for cached in (False, True):
-        torch.manual_seed(3)
-        loss = InfoNCELoss(model, logits="focal", cached=cached, mini_batch_size=8)
-        found.append(gradients(model, loss, [features[0], features[0]]))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
-    assert_same(found[0][1], found[1][1], 1e-12)
-
-
 def test_negatives_used_as_pairs_are_encoded_twice(tiny_bert, triples):
     """The reference is NT-Xent over four views; two encodings of a negative, with different dropout, form a pair."""
     model = load(tiny_bert).train()
@@ -371,21 +359,15 @@ def test_the_loss_is_computed_in_float32_under_autocast(tiny_bert, triples):
     assert float(value) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_the_model_card_names_parameters_and_papers(tiny_bert, triples, tmp_path):
+def test_the_model_card_names_parameters_and_papers(tiny_bert):
     model = load(tiny_bert, double=False)
-    loss = InfoNCELoss(model, "nt-xent", "focal", "paper", temperature=0.07)
+    loss, cached = InfoNCELoss(model, "nt-xent", "focal", "paper", temperature=0.07), InfoNCELoss(model, cached=True)
     config = loss.get_config_dict()
     assert (config["objective"], config["logits"], config["mixed"]) == ("nt-xent", "focal", "paper")
     assert (config["temperature"], config["cached"]) == (0.07, False)
-    assert "mini_batch_size" not in config
-    assert "mini_batch_size" in InfoNCELoss(model, cached=True).get_config_dict()
+    assert "mini_batch_size" in cached.get_config_dict().keys() - config.keys()
     assert all(key in loss.citation for key in ("gao2021simcse", "hou2023focal", "zhang2022mixcse"))
-    assert "gao2021scaling" in InfoNCELoss(model, cached=True).citation
-    fit(model, triples.select(range(16)), loss, tmp_path, max_steps=1).save_model(str(tmp_path / "model"))
-    card = (tmp_path / "model" / "README.md").read_text(encoding="utf8")
-    assert "InfoNCELoss" in card
-    assert "hou2023focal" in card
-    assert '"temperature": 0.07' in card
+    assert "gao2021scaling" in cached.citation
 
 
 @pytest.mark.parametrize(

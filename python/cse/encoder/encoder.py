@@ -220,10 +220,8 @@ class Encoder(TextEncoder, SentenceTransformer):
             return "cls"
         pooling, after = split(self)
         name = pooler_of(pooling) or "none"
-        if name == "cls_before_pooler" and self.given[1] == "cls":
-            return "cls"
-        kept = self.family is not None and name == "cls_before_pooler"
-        return "cls" if kept and any(isinstance(module, library.Dense) for module in after) else name
+        kept = self.family is not None and any(isinstance(module, library.Dense) for module in after)
+        return "cls" if name == "cls_before_pooler" and (kept or self.given[1] == "cls") else name
 
     @property
     def pooling(self) -> str:
@@ -398,15 +396,6 @@ class Encoder(TextEncoder, SentenceTransformer):
             return super().similarity(left, right)
         first, second = self.encode(left), self.encode(right)
         return first @ second.T if self.similarity_name == "dot" else unit(first) @ unit(second).T
-
-    @property
-    def tokenizer(self) -> Any:
-        """The tokenizer of the first module; None if it has none."""
-        return getattr(self[0], "tokenizer", None)
-
-    @tokenizer.setter
-    def tokenizer(self, value: Any) -> None:
-        self[0].tokenizer = value
 
     def files(self) -> list[tuple[str, Path]]:
         """Returns the names and paths of the files that the embeddings depend on."""

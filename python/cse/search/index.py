@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.corpus import Corpus
-from ..errors import InputError, check_ids, check_integer, check_switch, check_texts, shortened
+from ..errors import InputError, check_ids, check_integer, check_switch, check_texts, sentence, shortened
 from .fusion import Fusion
 from .rows import AGAIN, Changes, Progress, Rows, Wanted, check_settings, locked, opened, write_index
 from .searching import Hit, Searcher
@@ -120,8 +120,8 @@ class SearchIndex:
 
             try:
                 encoder = open_encoder(device=device, **rows.arguments)
-            except InputError as error:
-                raise InputError(f"{path}: {error}; the index was built with this model") from None
+            except (InputError, OSError) as error:
+                raise InputError(f"{path}: {sentence(error)}; the index was built with this model") from None
         check_settings(path, rows.settings, encoder)
         return cls(rows, encoder, verify)
 

@@ -69,8 +69,8 @@ def search_command(
     model, output, encoding = model_of(model, output, encoding)
     try:
         encoder = encoding.encoder(model)
-    except InputError as error:
-        raise error if model == given else InputError(f"{output}: was built with {model} ({error})") from None
+    except (InputError, OSError) as error:
+        raise error if model == given else InputError(f"{output}: was built with {model} ({sentence(error)})") from None
     started = time.perf_counter()
     if corpus:
         index = encoding.index(encoder, corpus, output, **kept, rebuild=rebuild, verify=verify)
