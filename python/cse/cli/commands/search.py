@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge
 
 from ...data import readers
-from ...errors import InputError, shortened
+from ...errors import InputError, sentence, shortened
 from ...options import Opt, Seed
 from ...progress import counting
 from .. import printing
