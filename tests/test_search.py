@@ -510,7 +510,9 @@ def test_invalid_arguments_of_search_index_are_refused(encoder, message, call):
 
 def test_the_error_for_missing_bm25s_names_the_extra(monkeypatch, encoder):
     monkeypatch.setitem(sys.modules, "bm25s", None)
-    with pytest.raises(InputError, match=r"needs bm25s, which is not installed.*pip install 'cse\[search\]'"):
+    with pytest.raises(
+        InputError, match=r"needs bm25s and PyStemmer, .*pip install 'cse\[search\]'"
+    ):
         SearchIndex.build(encoder, ["word1"]).search(["word1"], hybrid=True)
 
 
