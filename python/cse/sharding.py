@@ -188,7 +188,8 @@ def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> Record:
     if counted.pop("file") != shard.source.xxh3:
         path.unlink(missing_ok=True)
         raise InputError(
-            f"{shard.source.path}: was changed after its rows were counted; make the parts in a new folder"
+            f"{shard.source.path}: was changed after its rows were counted; if that was done by cse build-tfidf, build "
+            "the index again"
         )
     record: Record = {
         "made_from": shard.made_from,
