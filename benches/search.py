@@ -105,7 +105,7 @@ def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
 
     opening = in_turns(rounds, verified=lambda: opened(folder), plain=lambda: opened(folder, verify=False))
     stored = opened(folder).vectors
-    vectors = stored.block(0, len(stored))
+    vectors = stored.rows(np.arange(len(stored)))
     array = Vectors([vectors], stored.longest)
     queries = unit(np.random.default_rng(1).standard_normal((1000, width)))
     assert (nearest(stored, queries[:20], K)[1] == exact(vectors, queries[:20], K)).all()

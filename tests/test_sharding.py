@@ -16,6 +16,7 @@ from pathlib import Path
 
 import click
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -50,27 +51,14 @@ def shards(tmp_path, monkeypatch):
     return texts
 
 
-def content(path):
-    """Returns the decompressed content of a part."""
-    data = path.read_bytes()
-    if path.suffix == ".gz":
-        return gzip.decompress(data)
-    if path.suffix == ".zst":
-        import pyarrow as pa
-
-        return pa.input_stream(path, compression="zstd").read() if data else b""
-    return data
-
-
 def all_parts(folder):
-    return b"".join(content(path) for path in sorted(Path(folder).glob("part-*")) if path.suffix != ".json")
+    """Returns the decompressed content of all parts."""
+    parts = [path for path in sorted(Path(folder).glob("part-*")) if path.suffix != ".json"]
+    return b"".join(pa.input_stream(path).read() for path in parts)
 
 
-def same_folder(left, right):
-    names = [sorted(path.name for path in Path(folder).iterdir()) for folder in (left, right)]
-    assert names[0] == names[1]
-    for name in names[0]:
-        assert (Path(left) / name).read_bytes() == (Path(right) / name).read_bytes(), name
+def files(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +94,7 @@ def test_a_later_call_makes_only_the_missing_parts(shards, cse):
     done = cse("augment", "--parts", "shard*", "-o", "parts", "--json")
     assert json.loads(done.stdout)["made"] == 2
     assert "2 of 4 parts were made by an earlier call" in done.stderr
-    same_folder("whole", "parts")
+    assert files("whole") == files("parts")
     assert Path("parts/part-00000.txt.zst").stat().st_mtime_ns == kept
     # A file added at the end of the corpus becomes one more part.
     Path("shard4.txt").write_text("word7 word8 word9\n")
@@ -134,7 +122,7 @@ def test_a_later_call_makes_the_parts_that_are_missing_after_a_killed_call(shard
     pipe.touch()
     done = cse("augment", "--parts", "shard*", "-o", "parts", "--json")
     assert json.loads(done.stdout)["made"] == 2
-    same_folder("whole", "parts")
+    assert files("whole") == files("parts")
 
 
 def made_here(folder, ray=None, progress=lambda rows: None):
@@ -163,7 +151,7 @@ def made_here(folder, ray=None, progress=lambda rows: None):
 
 def test_unsuitable_output_folders_and_flags_are_refused(shards, cse, glove):
     assert cse("augment", "--parts", "shard*", "-o", "parts").returncode == 0
-    before = {path: path.read_bytes() for path in Path("parts").iterdir()}
+    before = files("parts")
     Path("other").mkdir()
     Path("other/mine.txt").touch()
     encode, augment = ("encode", glove, "whole.txt", "-o", "x.npy"), ("augment", "--parts", "shard*", "-o", "parts")
@@ -185,7 +173,7 @@ def test_unsuitable_output_folders_and_flags_are_refused(shards, cse, glove):
         ((*encode, "--gpus-per-worker", "1"), "--gpus-per-worker has no effect without --engine ray"),
     ]:
         refused(cse(*arguments), *phrases)
-    assert {path: path.read_bytes() for path in Path("parts").iterdir()} == before
+    assert files("parts") == before
     assert not Path("x").exists()
 
 
@@ -231,12 +219,12 @@ def test_a_cluster_writes_the_same_bytes_as_one_machine(cluster, shards, cse, gl
         there = cse(command, *model, "--engine", "ray", "shard*", "-o", f"{command}-there", "--json", env=address)
         assert (here.returncode, there.returncode) == (0, 0), there.stderr
         assert json.loads(there.stdout)["made"] == 4
-        same_folder(f"{command}-here", f"{command}-there")
+        assert files(f"{command}-here") == files(f"{command}-there")
     # two commands at once, of which one may be refused
     command = [sys.executable, "-m", "cse", "augment", "--engine", "ray", "shard*", "-o", "both"]
     both = [subprocess.Popen(command, env={**os.environ, **address}) for _ in range(2)]
     assert sorted(each.wait() for each in both) in ([0, 0], [0, 2])
-    same_folder("augment-here", "both")
+    assert files("augment-here") == files("both")
 
 
 def test_a_worker_killed_while_making_a_part_is_replaced(cluster, shards, cse):
@@ -262,7 +250,7 @@ def test_a_worker_killed_while_making_a_part_is_replaced(cluster, shards, cse):
     assert not any(isinstance(each, Exception) for each in outcome[0])
     pipe.unlink()
     pipe.write_bytes(text)
-    same_folder("whole", "parts")
+    assert files("whole") == files("parts")
 
 
 @pytest.mark.slow

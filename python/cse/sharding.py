@@ -1,7 +1,7 @@
 """Makes one part, a file of negatives or embeddings, from each file of a corpus, here or on a Ray cluster.
 
 A part, such as ``part-00000.npy``, has its record next to it, ``part-00000.npy.json``: the settings and the file from
-which it was made, and its size, hash and counts. A part without a record is incomplete. A later call with the same
+which it was made, its hash and counts. A part without a record is incomplete. A later call with the same
 settings and files, and perhaps more files at the end, makes the parts that are missing.
 """
 
@@ -54,12 +54,11 @@ class Shard:
 
 
 class Record(TypedDict):
-    """What a part was made from, and its size, hash and counts."""
+    """What a part was made from, its hash, and counts of its rows."""
 
     made_from: dict[str, Any]
-    part_bytes: int
     part_xxh3: str
-    counted: dict[str, Any]
+    counted: dict[str, int]
 
 
 Work = Callable[[Shard, Path, Progress], dict[str, Any]]
@@ -188,14 +187,10 @@ def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> Record:
     if counted.pop("file") != shard.source.xxh3:
         path.unlink(missing_ok=True)
         raise InputError(
-            f"{shard.source.path}: was changed after its rows were counted; make the parts in a new folder"
+            f"{shard.source.path}: was changed after its rows were counted; if that was done by cse build-tfidf, build "
+            "the index again"
         )
-    record: Record = {
-        "made_from": shard.made_from,
-        "part_bytes": path.stat().st_size,
-        "part_xxh3": _core.hash_file(path),
-        "counted": counted,
-    }
+    record: Record = {"made_from": shard.made_from, "part_xxh3": _core.hash_file(path), "counted": counted}
     write_text(f"{path}.json", dumps(record, indent=1) + "\n")
     return record
 

@@ -69,8 +69,11 @@ class Terms:
             assert self.pieces is not None
             return [[term for term in terms if term not in left_out] for terms in self.pieces.terms(texts)]
         split = word_options(nfkc=True, lowercase=self.tokenizer != "code")
-        # Not shared by calls, because a stemmer cannot be used by several threads.
-        stemmer = None if self.language == "none" else _stemmers().Stemmer(self.language)
+        stemmer = None  # not shared by calls, because a stemmer cannot be used by several threads
+        if self.language != "none":
+            import Stemmer
+
+            stemmer = Stemmer.Stemmer(self.language)
         results = []
         for text in texts:
             spans = _core.tokenize(text, split)
@@ -141,16 +144,6 @@ def terms_for(
     return Terms(language, language if stop_words == "language" else stop_words, tokenizer)
 
 
-def _stemmers() -> Any:
-    try:
-        import Stemmer
-    except ImportError:
-        raise InputError(
-            "BM25 needs PyStemmer, which is not installed; run pip install 'cse[search]', or use --language none"
-        ) from None
-    return Stemmer
-
-
 def library() -> Any:
     """Imports bm25s without JAX, which would reserve most of a GPU; raises ``InputError`` if it is not installed."""
     hidden = "jax" not in sys.modules
@@ -158,8 +151,11 @@ def library() -> Any:
         sys.modules["jax"] = None  # type: ignore[assignment]  # import statements raise ImportError
     try:
         import bm25s
+        import Stemmer  # noqa: F401
     except ImportError:
-        raise InputError("BM25 needs bm25s, which is not installed; run pip install 'cse[search]'") from None
+        raise InputError(
+            "BM25 needs bm25s and PyStemmer, which are not installed; run pip install 'cse[search]'"
+        ) from None
     finally:
         if hidden:
             sys.modules.pop("jax", None)

@@ -26,7 +26,7 @@ from ..tfidf.pieces import Pieces
 from .bm25 import SAMPLE, Bm25, Terms, terms_for
 from .fusion import Fusion
 from .rows import Rows
-from .vectors import BLOCK, Doubles, Floats, Numbers, Vectors, exact_products, nearest, rounding_error, unit
+from .vectors import BLOCK, Doubles, Floats, Numbers, exact_products, nearest, rounding_error, unit
 
 if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
@@ -136,8 +136,9 @@ class Searcher:
             return self._bm25[folder.name]
 
     @cached_property
-    def _ranker(self) -> Ranker:
-        return Ranker(self.rows.vectors, self.rows.row_of)
+    def _with_vectors(self) -> tuple[Numbers, Numbers]:
+        """Rows with a vector, ascending, and the place of the first vector of each."""
+        return np.unique(self.rows.row_of, return_index=True)
 
     def search(
         self, texts: Sequence[str], vectors: npt.NDArray[np.floating], k: int, fusion: Fusion | None = None
@@ -150,7 +151,7 @@ class Searcher:
         else:
             words, weight = self.bm25(fusion), self.weight(fusion)
             found = [
-                self._ranker.rank(query, words.scores(text), weight, k) if text.strip() else []
+                self._pooled(query, words.scores(text), weight, k) if text.strip() else []
                 for text, query in zip(texts, queries, strict=True)
             ]
         return [self._hits(best) if text.strip() else [] for text, best in zip(texts, found, strict=True)]
@@ -173,30 +174,14 @@ class Searcher:
             left, depth = np.array(short, dtype=np.int64), 2 * depth
         return results
 
-    def _hits(self, best: Sequence[Found]) -> list[Hit]:
-        rows = [row for row, _, _ in best]
-        hits = []
-        for (row, score, place), name, text in zip(best, self.rows.ids(rows), self.rows.texts(rows), strict=True):
-            start, end = self.rows.spans[place].tolist()
-            hits.append(Hit(row, name, score, text[start:end]))
-        return hits
-
-
-class Ranker:
-    """Ranks the rows of an index by pooled scores; ``rows``, ``(n,)``, is the row of each vector, its places."""
-
-    def __init__(self, vectors: Vectors, rows: Numbers) -> None:
-        self.vectors = vectors
-        self.rows, self.starts = np.unique(rows, return_index=True)
-        """Rows with a vector, ascending, and the first place of each."""
-
-    def rank(self, query: Floats, words: Floats, weight: float, k: int) -> list[tuple[int, float, int]]:
-        """Returns the k best rows, best first, each with its score and the place of its best vector.
+    def _pooled(self, query: Floats, words: Floats, weight: float, k: int) -> list[Found]:
+        """Returns the k rows with the best pooled scores.
 
         ``query`` is ``(D,)``, and ``words`` has the BM25 score of each row, including rows without a vector. Scores
         are computed in float32, and again in float64 for the rows that may be among the best.
         """
-        lexical = standardised((words if len(words) == len(self.rows) else words[self.rows]).astype(np.float64))
+        rows, _ = self._with_vectors
+        lexical = standardised((words if len(words) == len(rows) else words[rows]).astype(np.float64))
         lexical *= LEXICAL
         lexical = weight * np.exp(EXPONENT * (lexical - log_sum(lexical)))
         dense, places = self._scores(query)
@@ -214,26 +199,34 @@ class Ranker:
 
         scores = pooled(dense, slice(None))
         k = min(k, len(scores))
-        error = rounding_error(self.vectors.width) * self.vectors.longest * float(np.linalg.norm(query))
+        error = rounding_error(self.rows.vectors.width) * self.rows.vectors.longest * float(np.linalg.norm(query))
         margin = 2 * error / spread if spread > 0 else 0.0
         # The slope of the logarithm of a score is at most EXPONENT * DENSE.
         least = np.partition(scores, len(scores) - k)[len(scores) - k] * np.exp(-EXPONENT * DENSE * margin)
         near = np.flatnonzero(scores >= least)
-        exact = exact_products(query[None], np.zeros(len(near), dtype=np.int64), self.vectors, places[near])
+        exact = exact_products(query[None], np.zeros(len(near), dtype=np.int64), self.rows.vectors, places[near])
         final = np.log(pooled(exact, near)) / EXPONENT
         order = np.lexsort((near, -final))[:k]
-        return [(int(self.rows[near[at]]), float(final[at]), int(places[near[at]])) for at in order]
+        return [(int(rows[near[at]]), float(final[at]), int(places[near[at]])) for at in order]
 
     def _scores(self, query: Floats) -> tuple[Doubles, Numbers]:
-        """Returns the largest score of the places of each row, and that place."""
-        products = np.concatenate([block @ query for _, block in self.vectors.blocks(BLOCK)])
-        total = len(products)
-        if len(self.rows) == total:
-            return products.astype(np.float64), self.starts
-        best = np.maximum.reduceat(products, self.starts)
-        at = np.flatnonzero(products == np.repeat(best, np.diff([*self.starts, total])))
-        owner = np.searchsorted(self.starts, at, side="right") - 1
+        """Returns the largest product of the vectors of each row, and the place of that vector."""
+        products = np.concatenate([block @ query for _, block in self.rows.vectors.blocks(BLOCK)])
+        (rows, starts), total = self._with_vectors, len(products)
+        if len(rows) == total:
+            return products.astype(np.float64), starts
+        best = np.maximum.reduceat(products, starts)
+        at = np.flatnonzero(products == np.repeat(best, np.diff([*starts, total])))
+        owner = np.searchsorted(starts, at, side="right") - 1
         return best.astype(np.float64), at[np.unique(owner, return_index=True)[1]]
+
+    def _hits(self, best: Sequence[Found]) -> list[Hit]:
+        rows = [row for row, _, _ in best]
+        hits = []
+        for (row, score, place), name, text in zip(best, self.rows.ids(rows), self.rows.texts(rows), strict=True):
+            start, end = self.rows.spans[place].tolist()
+            hits.append(Hit(row, name, score, text[start:end]))
+        return hits
 
 
 def log_sum(values: Doubles) -> float:

@@ -42,10 +42,6 @@ class Vectors:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def block(self, start: int, stop: int) -> Floats:
-        """Returns consecutive vectors, ``(stop - start, D)`` float32."""
-        return self.rows(np.arange(start, stop))
-
     def rows(self, rows: Numbers) -> Floats:
         """Returns the vectors at some positions, ``(len(rows), D)`` float32."""
         vectors = np.empty((len(rows), self.width), dtype=np.float32)

@@ -64,11 +64,35 @@ def encode_command(
     if form is not None and not as_parts:
         raise InputError("--format applies only to --parts; add --parts, or choose the format by the suffix of FILE")
     model = options.model_folder(model)
-    if as_parts:
-        assert output is not None
-        encode_parts(model, sentences, output, engine, gpus_per_worker or 0, f".{form or 'npy'}", encoding, as_json)
-    else:
+    if not as_parts:
         encode_file(model, sentences, output, encoding, as_json)
+        return
+    there = engine == "ray"
+    if there and encoding.precision == "auto":
+        raise InputError("--precision auto: the processors of a cluster may differ; choose fp32 or bf16")
+    from ...encoder.device import describe_device, set_threads
+    from ...encoder.encoder import Encoder
+    from ...sharding import encode_job
+    from .. import parts
+
+    set_threads(encoding.threads)
+    arguments = {"model": model, **encoding.arguments}
+    encoder = Encoder(**{**arguments, "device": "cpu"} if there else arguments)
+    if not there:
+        printing.say(f"on {describe_device(str(encoder.device), encoder.precision, encoder.precision_reason)}")
+    names = ("encoding_errors", "max_line_bytes", "threads")
+    job = encode_job(
+        encoder,
+        arguments,
+        suffix=f".{form or 'npy'}",
+        batch_size=encoding.batch_size,
+        cache=encoding.cache,
+        reading=readers.reading_options(**{name: getattr(encoding, name) for name in names}),
+        elsewhere=there,
+    )
+    further: dict[str, Any] = {"precision": encoder.precision, "embedding_dim": encoder.embedding_dim}
+    gpus = gpus_per_worker or 0
+    parts.run(job, sentences, encoding.column, str(output), engine, "rows", as_json, gpus=gpus, **further)
 
 
 def encode_file(model: str, sentences: tuple[str, ...], output: str | None, encoding: Encoding, as_json: bool) -> None:
@@ -129,40 +153,3 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
         f"{len(corpus):,} rows x {encoder.embedding_dim} in {seconds:.1f} s ({rate:,} sentences/s), "
         f"{done.blank:,} blank rows"
     )
-
-
-def encode_parts(
-    model: str,
-    sentences: tuple[str, ...],
-    output: str,
-    engine: str,
-    gpus: float,
-    suffix: str,
-    encoding: Encoding,
-    as_json: bool,
-) -> None:
-    from ...encoder.device import describe_device, set_threads
-    from ...encoder.encoder import Encoder
-    from ...sharding import encode_job
-    from .. import parts
-
-    there = engine == "ray"
-    if there and encoding.precision == "auto":
-        raise InputError("--precision auto: the processors of a cluster may differ; choose fp32 or bf16")
-    set_threads(encoding.threads)
-    arguments = {"model": model, **encoding.arguments}
-    encoder = Encoder(**{**arguments, "device": "cpu"} if there else arguments)
-    if not there:
-        printing.say(f"on {describe_device(str(encoder.device), encoder.precision, encoder.precision_reason)}")
-    reading = readers.reading_options(encoding.encoding_errors, encoding.max_line_bytes, encoding.threads)
-    job = encode_job(
-        encoder,
-        arguments,
-        suffix=suffix,
-        batch_size=encoding.batch_size,
-        cache=encoding.cache,
-        reading=reading,
-        elsewhere=there,
-    )
-    further: dict[str, Any] = {"precision": encoder.precision, "embedding_dim": encoder.embedding_dim}
-    parts.run(job, sentences, encoding.column, output, engine, "rows", as_json, gpus=gpus, **further)
