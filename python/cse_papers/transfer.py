@@ -243,10 +243,8 @@ def best_penalty(fit: Fit, x: Matrix, y: Labels, folds: int, advance: Advance) -
 
 
 def nested(fit: Fit, x: Matrix, y: Labels, folds: int, advance: Advance) -> tuple[float, Labels]:
-    """Runs nested cross-validation: the penalty is chosen inside each outer fold.
-
-    Returns the mean accuracy x 100 of the outer folds, and the predicted labels ``(n,)``.
-    """
+    """Runs nested cross-validation: the penalty is chosen inside each outer fold. Returns the mean accuracy x 100 of
+    the outer folds, and the predicted labels ``(n,)``."""
     scores = []
     predicted = np.empty_like(y)
     for train, test in folds_of(y, folds):

@@ -70,10 +70,8 @@ def is_frequent(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
 
 
 def neighbours(vectors: Vector, labels: npt.NDArray[np.int64], count: int = NEIGHBOURS) -> Vector:
-    """Returns 1 for each row ``(n, D)`` whose label is the most frequent one of its nearest other rows, else 0.
-
-    Rows have unit length. Votes are weighted by 1 + cosine / 1000, which decides between equal numbers of votes.
-    """
+    """Returns 1 for each row ``(n, D)`` whose label is the most frequent one of its nearest other rows, else 0. Rows
+    have unit length. Votes are weighted by 1 + cosine / 1000, which decides between equal numbers of votes."""
     cosines = vectors @ vectors.T
     np.fill_diagonal(cosines, -np.inf)
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, : min(count, len(labels) - 1)]
@@ -108,11 +106,9 @@ def labels_of(corpus: Corpus, column: str) -> list[str]:
 def choose_labelled(
     corpus: Corpus, column: str, share: float = SHARE, most: int = MOST_ROWS
 ) -> tuple[LabelledTexts | None, Rows, str]:
-    """Chooses the texts of the smallest hashes to be judged by their labels; returns them, their rows, and "".
-
-    Left out are rows with a blank text or label, texts that occur with different labels, and classes with fewer than
-    ``FEWEST`` of the chosen texts. With fewer than two classes, returns None, no rows, and why.
-    """
+    """Chooses the texts of the smallest hashes to be judged by their labels; returns them, their rows, and "". Left out
+    are rows with a blank text or label, texts that occur with different labels, and classes with fewer than ``FEWEST``
+    of the chosen texts. With fewer than two classes, returns None, no rows, and why."""
     names = [name.strip() for name in labels_of(corpus, column)]
     number = {name: place for place, name in enumerate(sorted(set(names)))}
     labels = np.array([number[name] for name in names], dtype=np.int64)
@@ -132,11 +128,9 @@ def choose_labelled(
 
 
 def halve(sets: Mapping[str, Pairs]) -> tuple[dict[str, Pairs], dict[str, Pairs]]:
-    """Splits development sets in two, one half to select by and one to judge by; no sentence is in both.
-
-    Groups of pairs that share a sentence, directly or through other pairs, are dealt to the halves in turn, the largest
-    first. If a half of a set would have fewer than ``FEWEST`` groups or equal scores, all pairs select, none judge.
-    """
+    """Splits development sets in two, one half to select by and one to judge by; no sentence is in both. Groups of
+    pairs that share a sentence, directly or through other pairs, are dealt to the halves in turn, the largest first. If
+    a half of a set would have fewer than ``FEWEST`` groups or equal scores, all pairs select, none judge."""
     rows = [
         (name, place, *pair)
         for name, pairs in sets.items()

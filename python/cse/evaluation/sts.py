@@ -96,10 +96,8 @@ def pair_key(left: str, right: str) -> tuple[str, ...]:
 
 
 def clean_development(folder: str | Path) -> dict[str, Pairs]:
-    """Returns development sets that have no pair of the seven test sets, by title; see ``pair_key``.
-
-    1,135 of the 1,496 distinct pairs of STS-B dev are pairs of a test set. Of equal pairs, the first is kept.
-    """
+    """Returns development sets that have no pair of the seven test sets, by title; see ``pair_key``. 1,135 of the 1,496
+    distinct pairs of STS-B dev are pairs of a test set. Of equal pairs, the first is kept."""
 
     def rows_of(keys: Iterable[str]) -> Iterator[tuple[float, str, str]]:
         for pairs in (read_pairs(find_file(Path(folder), [f"{key}.tsv"])) for key in keys):
@@ -137,9 +135,7 @@ def score_pairs(model: Encodes, pairs: Pairs, progress: Progress | None = None) 
 
 def score_vectors(pairs: Pairs, left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> PairScore:
     """Scores the embeddings of sentence pairs, ``(n, D)`` for each side; the uniformity is that of distinct sentences.
-
-    The correlation is NaN if all cosines are equal; alignment is NaN if no pair has a gold score above 4.
-    """
+    The correlation is NaN if all cosines are equal; alignment is NaN if no pair has a gold score above 4."""
     from scipy.stats import spearmanr
 
     cosines = pair_cosines(left, right)
