@@ -21,6 +21,8 @@ from cse.losses.base import BatchTerm
 from cse.options import Opt
 from cse.views import BatchStep, Views
 
+from .esimcse import TokenEdit
+
 # Stands for -inf as a logit, so that rows without a valid column have finite gradients.
 REMOVED = -1e30
 
@@ -42,7 +44,7 @@ class DiverseOptions:
     ] = 0
 
 
-class Diverse(Edit):
+class Diverse(TokenEdit):
     """Makes several edited forms of each sentence: views ``edited``, ``edited_2``, and so on, one for each edit.
 
     The positive is the original under another dropout mask; contrastive losses do not read the edited sentences. The
@@ -62,7 +64,6 @@ class Diverse(Edit):
 
     Options = DiverseOptions
     summary = "several edited forms of each sentence, for --loss-term pcl (PCL)"
-    edits_tokens = True
 
     def __init__(self, options: DiverseOptions, context: Context) -> None:
         super().__init__(options, context)
@@ -78,13 +79,6 @@ class Diverse(Edit):
 
     def further(self) -> Sequence[Edit]:
         return self.others
-
-    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        split = [text.split() for text in texts]
-        return [
-            text if new == words else " ".join(new)
-            for text, words, new in zip(texts, split, self.edit_tokens(split, rows, draws), strict=True)
-        ]
 
     def changes(self, count: int) -> int:
         """Returns the number of tokens that are deleted or repeated in a sentence of ``count`` tokens."""
