@@ -245,8 +245,6 @@ def test_a_column_that_cannot_judge_is_refused_or_said(base, labelled, short_cor
         train(base.replace(corpus=short_corpus, labels="label"))
     with pytest.raises(InputError, match=r"--labels other: .* has 0 columns 'other'; its columns are: text, label"):
         train(base.replace(corpus=labelled, column="text", labels="other"))
-    with pytest.raises(InputError, match="--labels text: is the column of the sentences"):
-        train(base.replace(corpus=labelled, column="text", labels="text"))
     with pytest.raises(InputError, match="--judged-queries nowhere: no such folder"):
         train(base.replace(corpus=short_corpus, judged_queries="nowhere"))
     ids = write_table(tmp_path / "ids.csv", [(text, number) for number, text in enumerate(sample_rows[:100])])
