@@ -33,7 +33,7 @@ from cse.reports.held_out import compare_models
 from cse.reports.page import report_page
 from cse.reports.runs import differing, find_runs, read_run
 from cse.reports.style import figure, require_extra, styled
-from test_cli import refused
+from test_retrieval import command
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "col", "wbr", "area", "base", "embed", "source", "track"}
 
@@ -440,21 +440,25 @@ def test_runs_are_listed_with_the_settings_that_differ(cse, run, dev_run, folder
     assert "loss" not in one.stdout  # with one run, no setting differs
 
 
-def test_a_folder_that_is_not_a_run_is_refused_with_a_hint(cse, run, folder, tmp_path):
-    refused(cse("report", tmp_path / "none"), "no such folder", "cse runs")
-    refused(cse("report", tmp_path), "config.toml is missing")
-    refused(cse("report", run / "best"), "is inside the folder of a run", str(run))
-    refused(cse("report", folder / "runs"), "is a folder of 2 runs", "name one")
+def test_a_folder_that_is_not_a_run_is_refused_with_a_hint(run, folder, tmp_path):
+    def refused(name, place, *phrases):
+        message = str(command(name, place).exception)
+        assert all(phrase in message for phrase in phrases), message
+
+    refused("report", tmp_path / "none", "no such folder", "cse runs")
+    refused("report", tmp_path, "config.toml is missing")
+    refused("report", run / "best", "is inside the folder of a run", str(run))
+    refused("report", folder / "runs", "is a folder of 2 runs", "name one")
     copy = copy_of(run, tmp_path, "log.jsonl")
-    refused(cse("report", copy), "has no log (log.jsonl)", "cse train --config")
+    refused("report", copy, "has no log (log.jsonl)", "cse train --config")
     (copy / "log.jsonl").write_text('{"st', encoding="utf8")
-    refused(cse("report", copy), "has no log (log.jsonl)")
-    assert cse("runs", copy).returncode == 0  # the run is still listed
+    refused("report", copy, "has no log (log.jsonl)")
+    assert command("runs", copy).exit_code == 0  # the run is still listed
     (copy / "config.toml").write_text("loss = ", encoding="utf8")
-    refused(cse("report", copy), "is not valid TOML")
-    refused(cse("runs", tmp_path / "none"), "no such folder")
+    refused("report", copy, "is not valid TOML")
+    refused("runs", tmp_path / "none", "no such folder")
     (tmp_path / "empty").mkdir()
-    refused(cse("runs", tmp_path / "empty"), "no runs there")
+    refused("runs", tmp_path / "empty", "no runs there")
 
 
 def test_the_error_for_a_missing_package_names_the_extra(monkeypatch):

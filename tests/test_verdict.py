@@ -159,15 +159,16 @@ def labelled(tmp_path, sample_rows):
     return write_table(tmp_path / "labelled.csv", rows)
 
 
-def test_rows_that_judge_by_their_labels_are_not_trained_on(base, labelled, tmp_path):
-    config = base.replace(corpus=labelled, column="text", labels="label")
+def test_rows_that_judge_by_their_labels_are_not_trained_on_and_a_resumed_run_has_the_same_verdict(base, labelled):
+    config = base.replace(corpus=labelled, column="text", labels="label", lr_scheduler="constant")
     data = prepare(config.replace(name="other")).batches
-    result = train(config)
+    result = train(config.replace(name="whole"))
     stored = json.loads((result.folder / "result.json").read_text(encoding="utf8"))["verdict"]
     assert stored == json.loads(json.dumps(result.verdict))
     near, by_line = stored["measures"]
     assert near["task"] == "label of 10 nearest neighbours"
     assert near["examples"] == by_line["examples"] == 80
+    assert near["p"] > 0
     corpus = Corpus.read(readers.resolve(labelled, "text"))
     judged, _, _ = choose_labelled(corpus, "label")
     assert not set(judged.texts) & set(corpus.take(data.rows))
@@ -176,15 +177,8 @@ def test_rows_that_judge_by_their_labels_are_not_trained_on(base, labelled, tmp_
     assert f"**{stored['word']}**, {stored['why']}." in card
     assert f"| {near['a']:.2f} | {near['b']:.2f} |" in card
     assert not any("labels" in name for name in json.loads((result.folder / "data.json").read_text(encoding="utf8")))
-
-
-def test_a_resumed_run_has_the_verdict_of_an_uninterrupted_one(base, labelled):
-    config = base.replace(corpus=labelled, column="text", labels="label", lr_scheduler="constant")
-    whole = train(config.replace(name="whole"))
     part = train(config.replace(name="part", max_steps=2))
-    again = train(config.replace(name="part"), resume=part.folder)
-    assert again.verdict == whole.verdict
-    assert again.verdict["measures"][0]["p"] > 0
+    assert train(config.replace(name="part"), resume=part.folder).verdict == result.verdict
 
 
 @pytest.fixture
@@ -196,34 +190,23 @@ def collection(tmp_path, sample_rows):
     return write(tmp_path / "collection", documents, queries, {f"q{number}": {f"d{number}": 1} for number in range(30)})
 
 
-def test_judging_does_not_change_the_training(base, short_corpus, collection):
+def test_judging_does_not_change_the_training_and_without_labels_the_score_is_a_check(base, short_corpus, collection):
     config = base.replace(corpus=short_corpus)
     plain, judged = train(config), train(config.replace(judged_queries=collection))
     one, other = (weights(result.folder) for result in (plain, judged))
     assert all(torch.equal(one[name], other[name]) for name in one)
-    assert plain.verdict["word"] == "not judged"
-    assert "there are no labels" in plain.verdict["why"]
     (record,) = judged.verdict["measures"]
     assert (record["task"], record["examples"], record["unit"]) == ("nDCG@10 of the judged queries", 30, "queries")
-    card = (judged.folder / "best" / "README.md").read_text(encoding="utf8")
-    assert str(collection) not in card
-
-
-def test_without_labels_the_score_is_a_check_with_chance_and_ceiling(base, short_corpus):
-    result = train(base.replace(corpus=short_corpus))
-    (check,) = [note for note in result.verdict["notes"] if note.startswith("check for collapse")]
+    assert str(collection) not in (judged.folder / "best" / "README.md").read_text(encoding="utf8")
+    assert plain.verdict["word"] == "not judged"
+    assert "there are no labels" in plain.verdict["why"]
+    (check,) = [note for note in plain.verdict["notes"] if note.startswith("check for collapse")]
     chance = sum(1 / rank for rank in range(1, 31)) / 30
-    assert f"30 held-out sentences find each other with MRR {result.before['mrr']:.4f}" in check
+    assert f"30 held-out sentences find each other with MRR {plain.before['mrr']:.4f}" in check
     assert f"(chance {chance:.4f}, ceiling 1)" in check
-    text = " ".join([*result.notes, *verdict.lines(result.verdict)])
+    text = " ".join([*plain.notes, *verdict.lines(plain.verdict)])
     assert "interval" not in text
     assert "rose" not in text
-
-
-def write_dev(path, sample_rows):
-    lines = [f"{number % 6}\t{sample_rows[2 * number]}\t{sample_rows[2 * number + 1]}" for number in range(60)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf8")
-    return path
 
 
 def test_one_half_of_a_development_set_selects_and_the_other_judges(base, short_corpus, sample_rows, tmp_path):
@@ -262,8 +245,6 @@ def test_a_column_that_cannot_judge_is_refused_or_said(base, labelled, short_cor
         train(base.replace(corpus=short_corpus, labels="label"))
     with pytest.raises(InputError, match=r"--labels other: .* has 0 columns 'other'; its columns are: text, label"):
         train(base.replace(corpus=labelled, column="text", labels="other"))
-    with pytest.raises(InputError, match="--labels text: is the column of the sentences"):
-        train(base.replace(corpus=labelled, column="text", labels="text"))
     with pytest.raises(InputError, match="--judged-queries nowhere: no such folder"):
         train(base.replace(corpus=short_corpus, judged_queries="nowhere"))
     ids = write_table(tmp_path / "ids.csv", [(text, number) for number, text in enumerate(sample_rows[:100])])

@@ -106,10 +106,8 @@ class AugCSEOptions:
 
 
 def reversed_gradient(z: Tensor, scale: float) -> Tensor:
-    """Returns ``z``; in the backward pass, its gradient is multiplied by ``-scale``.
-
-    See Ganin and Lempitsky (2015, arXiv:1409.7495).
-    """
+    """Returns ``z``; in the backward pass, its gradient is multiplied by ``-scale``. See Ganin and Lempitsky (2015,
+    arXiv:1409.7495)."""
     result = z.view_as(z)  # the hook of z itself would also change other gradients of z
     if result.requires_grad:
         result.register_hook(lambda gradient: -scale * gradient)  # type: ignore[no-untyped-call]

@@ -179,10 +179,8 @@ def nearest_others(
     vectors: Floats, pool: int, count: int, device: str, advance: Callable[[int], None]
 ) -> npt.NDArray[np.int32]:
     """Returns the nearest vectors of each vector among the first ``pool``: ``(n, min(count, pool - 1))``, ascending.
-
     The vectors ``(n, D)`` have unit length; a vector is no neighbour of itself. ``advance`` gets the number of vectors
-    done since its last call.
-    """
+    done since its last call."""
     count = min(count, pool - 1)
     neighbours = np.empty((len(vectors), count), dtype=np.int32)
     together = max(1, min(TOGETHER, COSINES // pool))

@@ -41,10 +41,8 @@ class ClusterNSOptions:
 
 def distant_rows(similarity: Tensor, first: Tensor, valid: Tensor, count: int) -> Tensor:
     """Returns ``(count,)`` int64: rows, of which each is the least similar to the one before it, among those left.
-
     ``similarity`` is ``(B, B)``, and ``first`` the first row. Rows that are not ``valid`` ``(B,)`` are not chosen; if
-    fewer than ``count`` are valid, rows recur.
-    """
+    fewer than ``count`` are valid, rows recur."""
     removed = similarity.new_zeros(len(similarity)).masked_fill(~valid, math.inf)
     last = first.reshape(1)
     chosen = [last]
@@ -61,11 +59,9 @@ def nearest_centroids(z: Tensor, centroids: Tensor, count: int) -> Tensor:
 
 
 def moved_centroids(centroids: Tensor, z: Tensor, valid: Tensor, rate: float, variant: str = "paper") -> Tensor:
-    """Returns the centroids ``(k, D)`` after a step of k-means with ``z`` ``(B, D)``: c + rate * (m - c).
-
-    m is the mean of the cluster's rows, or, with the variant ``release``, their sum. A row belongs to the centroid with
-    the largest cosine, unless it is not ``valid`` ``(B,)``. A centroid without rows stays.
-    """
+    """Returns the centroids ``(k, D)`` after a step of k-means with ``z`` ``(B, D)``: c + rate * (m - c). m is the mean
+    of the cluster's rows, or, with the variant ``release``, their sum. A row belongs to the centroid with the largest
+    cosine, unless it is not ``valid`` ``(B,)``. A centroid without rows stays."""
     nearest = nearest_centroids(z, centroids, 1)
     member = ((nearest == torch.arange(len(centroids), device=z.device)) & valid[:, None]).to(z)  # (B, k)
     counts = member.sum(0)[:, None]
@@ -152,9 +148,7 @@ class ClusterNS(BatchTerm):
     @torch.no_grad()
     def _cluster(self, z: Tensor, s: Tensor, valid: Tensor, step: BatchStep) -> Tensor:
         """Moves the centroids, or chooses them if clustering begins; returns whether it had begun before this batch.
-
-        The first centroids are computed at every step, and used at one.
-        """
+        The first centroids are computed at every step, and used at one."""
         options: ClusterNSOptions = self.options
         begun, centroids = self.begun, self.centroids.to(z)
         both = valid[:, None] & valid

@@ -45,13 +45,12 @@ def open_synonyms(source: str) -> Synonyms:
 
     In WordNet, the synonyms of a word are the lemmas of all its synsets, except the word itself and lemmas with
     characters other than letters and spaces. Each line of a file has a word, whose case is ignored, a tab, and its
-    synonyms, separated by commas. Raises ``InputError`` for a file in another format or without synonyms, or if nltk or
-    WordNet is missing.
+    synonyms, separated by commas. Raises ``InputError`` for a file in another format, or if nltk or WordNet is
+    missing.
     """
-    return _wordnet() if source == "wordnet" else _from_file(Path(source))
-
-
-def _from_file(path: Path) -> Synonyms:
+    if source == "wordnet":
+        return _wordnet()
+    path = Path(source)
     table: dict[str, tuple[str, ...]] = {}
     for number, line in read_lines(path):
         word, _, others = line.partition("\t")

@@ -109,11 +109,9 @@ class PCAJitter(Hook):
         return self.layer(0, states, tokens, step) if self.drawn(step) == 0 else states
 
     def layers(self, count: int, step: RowStep) -> list[int]:
-        """Returns a list with the index of the block whose input is changed, or an empty list if there is none.
-
-        Blocks are counted from 0, so layer n, the output of the n-th block, is the input of block n. If layer 0 was
-        drawn, no block's input is changed.
-        """
+        """Returns a list with the index of the block whose input is changed, or an empty list if there is none. Blocks
+        are counted from 0, so layer n, the output of the n-th block, is the input of block n. If layer 0 was drawn, no
+        block's input is changed."""
         number = self.drawn(step)
         return [number] if number else []
 

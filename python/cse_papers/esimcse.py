@@ -30,7 +30,18 @@ class RepetitionOptions:
     ] = "paper"
 
 
-class Repetition(Edit):
+class TokenEdit(Edit):
+    """Base class of edits of tokens; as an edit of texts, for example in ``one-of``, it changes words."""
+
+    edits_tokens = True
+
+    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
+        split = [text.split() for text in texts]
+        edited = self.edit_tokens(split, rows, draws)
+        return [text if new == words else " ".join(new) for text, words, new in zip(texts, split, edited, strict=True)]
+
+
+class Repetition(TokenEdit):
     """Repeats random tokens once each, so that the positive differs in length from the anchor.
 
     Tokens (word pieces) are repeated after truncation, as in the released code, so that the repeated sentence keeps its
@@ -42,15 +53,6 @@ class Repetition(Edit):
 
     Options = RepetitionOptions
     summary = "repeats tokens (ESimCSE)"
-    edits_tokens = True
-
-    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        split = [text.split() for text in texts]
-        edited = self.edit_tokens(split, rows, draws)
-        return [
-            text if len(new) == len(words) else " ".join(new)
-            for text, words, new in zip(texts, split, edited, strict=True)
-        ]
 
     def most(self, count: int) -> int:
         """Returns the largest number of repeated tokens in a sentence of ``count`` tokens."""

@@ -124,10 +124,8 @@ def _positions(model: Any) -> int:
 
 
 def batches(texts: Sequence[str], size: int) -> Iterator[list[int]]:
-    """Yields batches of row numbers; the rows of a batch have similar lengths and come from one window.
-
-    Blank rows are left out.
-    """
+    """Yields batches of row numbers; the rows of a batch have similar lengths and come from one window. Blank rows are
+    left out."""
     for start in range(0, len(texts), WINDOW):
         rows = [row for row in range(start, min(start + WINDOW, len(texts))) if texts[row].strip()]
         rows.sort(key=lambda row: (-len(texts[row]), row))

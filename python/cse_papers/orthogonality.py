@@ -23,10 +23,8 @@ class OrthogonalityOptions:
 
 
 def spread(z: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the squared mean of the cosines of different rows, and the excess of their mean square over 1 / D.
-
-    ``z`` is ``(B, D)``; rows that are not ``valid`` ``(B,)`` are left out.
-    """
+    """Returns the squared mean of the cosines of different rows, and the excess of their mean square over 1 / D. ``z``
+    is ``(B, D)``; rows that are not ``valid`` ``(B,)`` are left out."""
     h = normalize(z, dim=-1)
     kept = (valid[:, None] & valid[None, :]).fill_diagonal_(False)
     s, count = (h @ h.T) * kept, kept.sum().clamp(min=1)

@@ -21,6 +21,8 @@ from cse.losses.base import BatchTerm
 from cse.options import Opt
 from cse.views import BatchStep, Views
 
+from .esimcse import TokenEdit
+
 # Stands for -inf as a logit, so that rows without a valid column have finite gradients.
 REMOVED = -1e30
 
@@ -42,7 +44,7 @@ class DiverseOptions:
     ] = 0
 
 
-class Diverse(Edit):
+class Diverse(TokenEdit):
     """Makes several edited forms of each sentence: views ``edited``, ``edited_2``, and so on, one for each edit.
 
     The positive is the original under another dropout mask; contrastive losses do not read the edited sentences. The
@@ -62,7 +64,6 @@ class Diverse(Edit):
 
     Options = DiverseOptions
     summary = "several edited forms of each sentence, for --loss-term pcl (PCL)"
-    edits_tokens = True
 
     def __init__(self, options: DiverseOptions, context: Context) -> None:
         super().__init__(options, context)
@@ -78,13 +79,6 @@ class Diverse(Edit):
 
     def further(self) -> Sequence[Edit]:
         return self.others
-
-    def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[str]:
-        split = [text.split() for text in texts]
-        return [
-            text if new == words else " ".join(new)
-            for text, words, new in zip(texts, split, self.edit_tokens(split, rows, draws), strict=True)
-        ]
 
     def changes(self, count: int) -> int:
         """Returns the number of tokens that are deleted or repeated in a sentence of ``count`` tokens."""
@@ -144,10 +138,8 @@ class PCLOptions:
 
 def group_logits(anchors: Tensor, group: Tensor, others: Tensor, kept: Tensor, temperature: float) -> Tensor:
     """Returns ``(B, k + B)``: cosines of each anchor with its k positives, and with a vector of every row, over tau.
-
     ``anchors`` and ``others``, the negatives, are ``(B, D)``, and ``group`` is ``(B, k, D)``. Logits that are not
-    ``kept`` ``(B, k + B)`` become ``REMOVED``.
-    """
+    ``kept`` ``(B, k + B)`` become ``REMOVED``."""
     anchors, group, others = (normalize(z, dim=-1) for z in (anchors, group, others))
     s = torch.cat([(anchors[:, None] * group).sum(-1), anchors @ others.T], dim=1)
     return (s / temperature).masked_fill(~kept, REMOVED)
@@ -155,19 +147,15 @@ def group_logits(anchors: Tensor, group: Tensor, others: Tensor, kept: Tensor, t
 
 def divergence(logits: Tensor, peer: Tensor, kept: Tensor) -> Tensor:
     """Returns the mean over the kept logits of q (log q - log p), with p and q the softmax of ``logits`` and ``peer``.
-
     As in the released code, this is a mean over rows and columns: the mean of KL(q | p) over rows, divided by the
-    number of columns. Both distributions have gradients.
-    """
+    number of columns. Both distributions have gradients."""
     p, q = log_softmax(logits, dim=-1), log_softmax(peer, dim=-1)
     return _mean(q.exp() * (q - p), kept)
 
 
 def classification(logits: Tensor, positives: int, kept: Tensor) -> Tensor:
     """Returns the mean binary cross-entropy of the kept logits' softmax; the first ``positives`` columns have label 1.
-
-    As in the released code, the probabilities of the softmax are the logits of the binary cross-entropy.
-    """
+    As in the released code, the probabilities of the softmax are the logits of the binary cross-entropy."""
     probabilities = softmax(logits, dim=-1)
     labels = torch.zeros_like(probabilities)
     labels[:, :positives] = 1

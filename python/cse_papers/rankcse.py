@@ -41,10 +41,8 @@ class RankCSEOptions:
 
 def list_net(scores: Tensor, teacher: Tensor, valid: Tensor) -> Tensor:
     """Returns the mean over valid rows of -sum_j p_j log q_j, with p and q the softmax of ``teacher`` and ``scores``.
-
     Both are ``(B, B)`` cosines, divided by their temperature. Rows that are not ``valid`` ``(B,)`` are left out as rows
-    and columns, and the diagonal is always left out.
-    """
+    and columns, and the diagonal is always left out."""
     removed = torch.eye(len(scores), dtype=torch.bool, device=scores.device) | ~valid
     p, q = (log_softmax(values.masked_fill(removed, REMOVED), dim=-1) for values in (teacher, scores))
     return _mean(-(p.exp() * q).masked_fill(removed, 0.0).sum(-1), valid)
@@ -65,10 +63,8 @@ def list_mle(scores: Tensor, teacher: Tensor, valid: Tensor) -> Tensor:
 
 def jensen_shannon(scores: Tensor, valid: Tensor) -> Tensor:
     """Returns the mean over valid rows of the Jensen-Shannon divergence of a row and the column with the same number.
-
     Row i of ``scores`` compares anchor i with all positives, column i positive i with all anchors; the softmax of both
-    is compared. The value is in [0, log 2].
-    """
+    is compared. The value is in [0, log 2]."""
     p, q = (log_softmax(values.masked_fill(~valid, REMOVED), dim=-1) for values in (scores, scores.T))
     middle = torch.logaddexp(p, q) - math.log(2)
     return _mean((p.exp() * (p - middle) + q.exp() * (q - middle)).sum(-1) / 2, valid)

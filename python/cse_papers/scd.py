@@ -27,10 +27,8 @@ class SCDOptions:
 
 
 def decorrelation(first: Tensor, second: Tensor, off_diagonal: float) -> Tensor:
-    """Returns the loss of Barlow Twins, sum_k (C_kk - 1)^2 + lambda sum_{k != l} C_kl^2; lambda is ``off_diagonal``.
-
-    C is the cross-correlation matrix ``(D, D)`` of two views ``(B, D)``, which are standardised over the batch.
-    """
+    """Returns the loss of Barlow Twins, sum_k (C_kk - 1)^2 + lambda sum_{k != l} C_kl^2; lambda is ``off_diagonal``. C
+    is the cross-correlation matrix ``(D, D)`` of two views ``(B, D)``, which are standardised over the batch."""
     c = first.T @ second / len(first)
     diagonal = c.diagonal()
     others = c.square().sum() - diagonal.square().sum()

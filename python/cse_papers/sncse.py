@@ -40,9 +40,7 @@ class NegationOptions:
 
 def negate_words(text: str) -> str:
     """Negates a sentence by a list of words: removes the first negation, else inserts ``not`` after an auxiliary.
-
-    Without either, ``Not`` is put in front, as in the released code for sentences whose verb it does not find.
-    """
+    Without either, ``Not`` is put in front, as in the released code for sentences whose verb it does not find."""
     words = text.split(" ")
     for place, word in enumerate(words):
         if word.lower() == "not":

@@ -192,33 +192,27 @@ class Split:
     labels: Labels
 
 
-def read_split(path: Path, columns: int) -> tuple[list[list[str]], list[str]]:
-    """Reads a TSV file with a label and ``columns`` texts per line; returns the texts by column, and the labels."""
-    rows = [(number, line.split("\t")) for number, line in read_lines(path)]
-    for number, fields in rows:
-        if len(fields) != columns + 1:
-            raise InputError(f"{path}: line {number} has {len(fields)} fields, but {columns + 1} are expected")
-    return [[fields[place] for _, fields in rows] for place in range(1, columns + 1)], [row[0] for _, row in rows]
-
-
 def load(folder: Path, key: str, task: TransferTask, allow_partial: bool) -> dict[str, Split]:
-    """Returns the splits of a task."""
-    raw = {}
+    """Returns the splits of a task, whose files are TSV files with a label and one or two texts per line."""
+    width, raw = 3 if task.pairs else 2, {}
     for split, expected in task.rows.items():
         path = folder / (f"{key}.tsv" if split == "all" else f"{key}.{split}.tsv")
-        raw[split] = read_split(path, 2 if task.pairs else 1)
-        count = len(raw[split][1])
-        if count != expected and not allow_partial:
+        lines = [(number, line.split("\t")) for number, line in read_lines(path)]
+        for number, fields in lines:
+            if len(fields) != width:
+                raise InputError(f"{path}: line {number} has {len(fields)} fields, but {width} are expected")
+        if len(lines) != expected and not allow_partial:
             raise InputError(
-                f"{path}: {count:,} rows, but {task.title} has {expected:,}; get the whole file, or pass "
+                f"{path}: {len(lines):,} rows, but {task.title} has {expected:,}; get the whole file, or pass "
                 "--allow-partial to score it without an average"
             )
-    every = sorted({label for _, labels in raw.values() for label in labels})
-    names = {name: number for number, name in enumerate(every)}
-    return {
-        split: Split(texts, np.array([names[label] for label in labels], dtype=np.int64))
-        for split, (texts, labels) in raw.items()
-    }
+        raw[split] = [fields for _, fields in lines]
+    names = sorted({label for rows in raw.values() for label, *_ in rows})
+    splits = {}
+    for split, rows in raw.items():
+        labels, *texts = (list(column) for column in zip(*rows, strict=True))
+        splits[split] = Split(texts, np.array([names.index(label) for label in labels], dtype=np.int64))
+    return splits
 
 
 def pair_features(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> Matrix:
@@ -249,10 +243,8 @@ def best_penalty(fit: Fit, x: Matrix, y: Labels, folds: int, advance: Advance) -
 
 
 def nested(fit: Fit, x: Matrix, y: Labels, folds: int, advance: Advance) -> tuple[float, Labels]:
-    """Runs nested cross-validation: the penalty is chosen inside each outer fold.
-
-    Returns the mean accuracy x 100 of the outer folds, and the predicted labels ``(n,)``.
-    """
+    """Runs nested cross-validation: the penalty is chosen inside each outer fold. Returns the mean accuracy x 100 of
+    the outer folds, and the predicted labels ``(n,)``."""
     scores = []
     predicted = np.empty_like(y)
     for train, test in folds_of(y, folds):

@@ -53,10 +53,8 @@ class InverseRoot(torch.autograd.Function):
 
 def group_whitening(z: Tensor, order: Tensor, size: int, epsilon: float) -> Tensor:
     """Whitens groups of dimensions over the batch by ZCA, and returns ``(B, D)`` with the dimensions at their places.
-
     Each ``size`` dimensions in a row, in the order ``(D,)``, are a group. ``epsilon`` is added to the diagonals of the
-    covariances.
-    """
+    covariances."""
     groups = z[:, order].view(len(z), -1, size).transpose(0, 1)  # (D / size, B, size)
     groups = groups - groups.mean(1, keepdim=True)
     covariance = groups.mT @ groups / len(z) + epsilon * torch.eye(size, dtype=z.dtype, device=z.device)

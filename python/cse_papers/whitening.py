@@ -19,11 +19,9 @@ from cse.models.encoders import OtherEncoder
 def fit_whitening(
     vectors: npt.NDArray[np.floating], dims: int | None = None
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Returns the mean ``(D,)`` and the matrix ``(D, k)`` of the whitening (x - mean) W.
-
-    The covariance of the n vectors (with divisor n - 1) is U diag(s) U'. W consists of the first ``dims`` columns of
-    U diag(s^-1/2). Directions in which the vectors do not vary are left out; k is therefore at most n - 1.
-    """
+    """Returns the mean ``(D,)`` and the matrix ``(D, k)`` of the whitening (x - mean) W. The covariance of the n
+    vectors (with divisor n - 1) is U diag(s) U'. W consists of the first ``dims`` columns of U diag(s^-1/2). Directions
+    in which the vectors do not vary are left out; k is therefore at most n - 1."""
     x = np.asarray(vectors, dtype=np.float64)
     mean = x.mean(0)
     u, s, _ = np.linalg.svd(np.cov((x - mean).T))

@@ -70,10 +70,8 @@ def is_frequent(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
 
 
 def neighbours(vectors: Vector, labels: npt.NDArray[np.int64], count: int = NEIGHBOURS) -> Vector:
-    """Returns 1 for each row ``(n, D)`` whose label is the most frequent one of its nearest other rows, else 0.
-
-    Rows have unit length. Votes are weighted by 1 + cosine / 1000, which decides between equal numbers of votes.
-    """
+    """Returns 1 for each row ``(n, D)`` whose label is the most frequent one of its nearest other rows, else 0. Rows
+    have unit length. Votes are weighted by 1 + cosine / 1000, which decides between equal numbers of votes."""
     cosines = vectors @ vectors.T
     np.fill_diagonal(cosines, -np.inf)
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, : min(count, len(labels) - 1)]
@@ -93,27 +91,19 @@ def linear(vectors: Vector, labels: npt.NDArray[np.int64]) -> Vector:
     return np.asarray(predicted == labels, dtype=np.float64)
 
 
-def labels_of(corpus: Corpus, column: str) -> list[str]:
-    """Returns the value of another column for each row of a corpus that was read from tables, as text."""
-    flag = f"--labels {column}"
-    if texts := [file.path for file in corpus.files if file.column is None]:
-        raise InputError(
-            f"{flag}: {texts[0]} is not a table with such a column; name a table, and --column of its text"
-        )
-    if column in {file.column for file in corpus.files}:
-        raise InputError(f"{flag}: is the column of the sentences; name the column of their labels")
-    return list(values_of([readers.find_again(file.path) for file in corpus.files], flag, column))
-
-
 def choose_labelled(
     corpus: Corpus, column: str, share: float = SHARE, most: int = MOST_ROWS
 ) -> tuple[LabelledTexts | None, Rows, str]:
-    """Chooses the texts of the smallest hashes to be judged by their labels; returns them, their rows, and "".
-
-    Left out are rows with a blank text or label, texts that occur with different labels, and classes with fewer than
-    ``FEWEST`` of the chosen texts. With fewer than two classes, returns None, no rows, and why.
-    """
-    names = [name.strip() for name in labels_of(corpus, column)]
+    """Chooses the texts of the smallest hashes to be judged by their labels; returns them, their rows, and "". Left out
+    are rows with a blank text or label, texts that occur with different labels, and classes with fewer than ``FEWEST``
+    of the chosen texts. With fewer than two classes, returns None, no rows, and why."""
+    flag = f"--labels {column}"
+    if others := [file.path for file in corpus.files if file.column is None]:
+        raise InputError(
+            f"{flag}: {others[0]} is not a table with such a column; name a table, and --column of its text"
+        )
+    paths = [readers.find_again(file.path) for file in corpus.files]
+    names = [name.strip() for name in values_of(paths, flag, column)]
     number = {name: place for place, name in enumerate(sorted(set(names)))}
     labels = np.array([number[name] for name in names], dtype=np.int64)
     rows = np.flatnonzero((corpus.word_counts() > 0) & (labels != number.get("", -1)))
@@ -126,17 +116,15 @@ def choose_labelled(
     found, classes = np.unique(lowest[chosen], return_inverse=True)
     if len(found) < 2:
         why = f"fewer than two classes have {FEWEST} of the {count:,} rows that would be held out"
-        return None, rows[:0], f"--labels {column}: {why}"
+        return None, rows[:0], f"{flag}: {why}"
     texts = corpus.take(rows[first[chosen]])
     return LabelledTexts(column, texts, classes.astype(np.int64)), rows[np.isin(text, chosen)], ""
 
 
 def halve(sets: Mapping[str, Pairs]) -> tuple[dict[str, Pairs], dict[str, Pairs]]:
-    """Splits development sets in two, one half to select by and one to judge by; no sentence is in both.
-
-    Groups of pairs that share a sentence, directly or through other pairs, are dealt to the halves in turn, the largest
-    first. If a half of a set would have fewer than ``FEWEST`` groups or equal scores, all pairs select, none judge.
-    """
+    """Splits development sets in two, one half to select by and one to judge by; no sentence is in both. Groups of
+    pairs that share a sentence, directly or through other pairs, are dealt to the halves in turn, the largest first. If
+    a half of a set would have fewer than ``FEWEST`` groups or equal scores, all pairs select, none judge."""
     rows = [
         (name, place, *pair)
         for name, pairs in sets.items()

@@ -213,8 +213,6 @@ def read_run(path: str | Path) -> dict[str, dict[str, float]]:
         if fields[2] in ranking:
             raise InputError(f"{path}: line {number} repeats the document {shown(fields[2])} of query {fields[0]}")
         ranking[fields[2]] = float(fields[4])
-    if not rankings:
-        raise InputError(f"{path}: the file is empty")
     return {
         query: dict(sorted(ranking.items(), key=lambda item: (np.float32(item[1]), item[0]), reverse=True))
         for query, ranking in rankings.items()

@@ -96,11 +96,9 @@ def rank_documents(
     depth: int = DEPTH,
     passages: int | None = None,
 ) -> list[dict[str, float]]:
-    """Returns the ``depth`` documents with the highest cosine or dot product for each query and these, best first.
-
-    If ``passages`` is given, the score of a document is that of its best passage of at most ``passages`` tokens (0: as
-    many as the model reads).
-    """
+    """Returns the ``depth`` documents with the highest cosine or dot product for each query and these, best first. If
+    ``passages`` is given, the score of a document is that of its best passage of at most ``passages`` tokens (0: as
+    many as the model reads)."""
     cut = None
     if passages is not None:
         whole = unwrapped(encoder)

@@ -114,9 +114,7 @@ def resampled_difference(
 
 def few_units(observed: float, without: Sequence[float]) -> Difference:
     """Returns a difference with the interval and p-value of a t-test of the jackknife's pseudo-values (Tukey 1958).
-
-    ``without`` holds the differences without each unit. The p-value is at least 2^(1-n), as in an exact test.
-    """
+    ``without`` holds the differences without each unit. The p-value is at least 2^(1-n), as in an exact test."""
     n = len(without)
     if n < 2 or not np.isfinite([observed, *without]).all():
         return Difference(observed)
@@ -126,11 +124,9 @@ def few_units(observed: float, without: Sequence[float]) -> Difference:
 
 
 def few_changes(differences: Vector, scale: float) -> Difference:
-    """Returns the mean of differences ``(n,)`` of which few are not 0, with an interval and an exact p-value.
-
-    As in the interval of Agresti and Min (2005) for paired proportions, half a row that rises by ``scale`` and half a
-    row that falls by it are added, and one row that does not change.
-    """
+    """Returns the mean of differences ``(n,)`` of which few are not 0, with an interval and an exact p-value. As in the
+    interval of Agresti and Min (2005) for paired proportions, half a row that rises by ``scale`` and half a row that
+    falls by it are added, and one row that does not change."""
     from scipy.stats import norm
 
     n, changed = len(differences) + 2, differences[differences != 0]
@@ -151,10 +147,8 @@ def sign_flips(differences: Vector) -> float:
 
 
 def summarise(observed: float, values: Vector) -> Difference:
-    """Returns the difference with the percentile interval and two-sided p-value computed from its bootstrap values.
-
-    A resample without a value (NaN, because all its gold scores or cosines are equal) counts in both tails.
-    """
+    """Returns the difference with the percentile interval and two-sided p-value computed from its bootstrap values. A
+    resample without a value (NaN, because all its gold scores or cosines are equal) counts in both tails."""
     unknown = np.isnan(values)
     lowest, highest = np.where(unknown, -np.inf, values), np.where(unknown, np.inf, values)
     with np.errstate(invalid="ignore"):  # interpolation between infinities
@@ -187,11 +181,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> list[dict[str, Any]]:
-    """Compares two sides, each with one report of the same evaluation per checkpoint, over seeds or over examples.
-
-    The records are those of ``cse.Comparison``, without ``p_holm`` and ``verdict``, which ``adjust`` adds, and with a
-    remark ``note`` if there are few units (seeds, queries or clusters of sentences).
-    """
+    """Compares two sides, each with one report of the same evaluation per checkpoint, over seeds or over examples. The
+    records are those of ``cse.Comparison``, without ``p_holm`` and ``verdict``, which ``adjust`` adds, and with a
+    remark ``note`` if there are few units (seeds, queries or clusters of sentences)."""
     records: list[dict[str, Any]] = []
     if not before[0].samples:
         return [record for row in range(len(before[0].rows)) for record in plain_differences(before, after, row)]
@@ -240,9 +232,7 @@ def power(queries: int, effect: float, level: float = 0.05) -> float:
 
 def queries_needed(difference: float, spread: float, probability: float = 0.8, level: float = 0.05) -> int:
     """Returns the number of queries with which a paired t-test finds a difference (Webber, Moffat and Zobel 2008).
-
-    ``spread`` is the standard deviation of the differences of queries.
-    """
+    ``spread`` is the standard deviation of the differences of queries."""
     from scipy.stats import norm
 
     effect = abs(difference) / spread

@@ -61,9 +61,7 @@ class Compared:
 
     def cosines(self) -> dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
         """Returns the cosines of the pairs in each group, before and after training, by the name of the group.
-
-        Development sets have one group for each third of the range of gold scores.
-        """
+        Development sets have one group for each third of the range of gold scores."""
         held = self.held_out
         groups: dict[str, list[tuple[str, str]]] = {}
         for pairs in held.sets.values():

@@ -105,7 +105,12 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; name the folder of a run (to list runs: cse runs DIR)")
     if not (folder / "config.toml").is_file():
-        raise _no_run(folder)
+        why = "not the folder of a run (config.toml is missing); to list runs: cse runs DIR"
+        if (folder.resolve().parent / "config.toml").is_file():
+            why = f"is inside the folder of a run; name the run: {folder.resolve().parent}"
+        elif inside := _runs_in(folder):
+            why = f"is a folder of {len(inside)} runs; name one, like {inside[-1]}"
+        raise InputError(f"{folder}: {why}")
     config: dict[str, Any] = {**read_toml(folder / "config.toml", ConfigFile, "; restore it")}
     records = _records(folder / "log.jsonl")
     if needs_log and not records:
@@ -121,15 +126,6 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
         result = None
     environment = _stored(folder / "environment.json", dict[str, Any]) or {}
     return StoredRun(folder, config, steps, evaluations, result, environment, _stored(folder / "data.json", DataFile))
-
-
-def _no_run(folder: Path) -> InputError:
-    """Returns the error for a folder that holds no run; it names the folder that was probably meant."""
-    if (folder.resolve().parent / "config.toml").is_file():
-        return InputError(f"{folder}: is inside the folder of a run; name the run: {folder.resolve().parent}")
-    if inside := _runs_in(folder):
-        return InputError(f"{folder}: is a folder of {len(inside)} runs; name one, like {inside[-1]}")
-    return InputError(f"{folder}: not the folder of a run (config.toml is missing); to list runs: cse runs DIR")
 
 
 def _records(log: Path) -> list[dict[str, Any]]:

@@ -68,9 +68,7 @@ def _places(values: Vector) -> npt.NDArray[np.int64]:
 
 def _spearman(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> float:
     """Returns Spearman's correlation x 100 of rows that occur several times, without sorting; NaN if one is constant.
-
-    ``one`` and ``other`` are the ``_places`` of the values; all arguments have the shape ``(n,)``.
-    """
+    ``one`` and ``other`` are the ``_places`` of the values; all arguments have the shape ``(n,)``."""
     deviations = []
     for places in (one, other):
         counts = np.bincount(places, times)
@@ -82,10 +80,8 @@ def _spearman(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64], times: n
 
 
 def spread(values: Vector) -> Vector:
-    """Returns values ``(n, draws)`` whose deviations from the mean over n seeds are sqrt(n / (n - 1)) times as large.
-
-    A bootstrap of n seeds has too small a variance otherwise.
-    """
+    """Returns values ``(n, draws)`` whose deviations from the mean over n seeds are sqrt(n / (n - 1)) times as large. A
+    bootstrap of n seeds has too small a variance otherwise."""
     n = len(values)
     if n == 1:
         return values
@@ -95,11 +91,9 @@ def spread(values: Vector) -> Vector:
 
 
 def interval(differences: npt.ArrayLike, seed: int = 0) -> tuple[float, float]:
-    """Returns a 95 % interval over pairs and seeds by a hierarchical bootstrap of differences ``(seeds, draws)``.
-
-    For each draw of pairs, seeds are drawn with replacement 20 times, and their differences are averaged. With one
-    seed, the interval is over pairs only.
-    """
+    """Returns a 95 % interval over pairs and seeds by a hierarchical bootstrap of differences ``(seeds, draws)``. For
+    each draw of pairs, seeds are drawn with replacement 20 times, and their differences are averaged. With one seed,
+    the interval is over pairs only."""
     wider = spread(np.asarray(differences, dtype=np.float64))
     n, draws = wider.shape
     chosen = np.random.default_rng(seed).integers(0, n, (20, n, draws))

@@ -70,10 +70,8 @@ class Laboratory:
         return Cell(self.table, known, tau, known.recipes[tau], seed)
 
     def cells(self, rows: Iterable[str], seeds: int, best: Mapping[str, str]) -> list[Cell]:
-        """Returns the cells to run for some rows, and for the rows that these are compared with.
-
-        Systems are run at every temperature with seed 0, and at that of their paper and at ``best`` with all seeds.
-        """
+        """Returns the cells to run for some rows, and for the rows that these are compared with. Systems are run at
+        every temperature with seed 0, and at that of their paper and at ``best`` with all seeds."""
         chosen = set(rows)
         keys: list[tuple[str, str | None, int | None]] = [(BEFORE, None, None)]
         compared = [each for each in self.comparisons if any(line.row in chosen for line in each.lines)]
@@ -208,11 +206,9 @@ class Results:
         return sorted(seed for name, at, seed in self.records if (name, at) == (row, tau) and seed is not None)
 
     def selection(self, row: str) -> tuple[str, str] | None:
-        """Returns the best temperature of a row with seed 0, and the development set that chose it.
-
-        The clean sets choose it (the mean of their scores) if all runs have their scores, else STS-B dev. None if a run
-        is not stored.
-        """
+        """Returns the best temperature of a row with seed 0, and the development set that chose it. The clean sets
+        choose it (the mean of their scores) if all runs have their scores, else STS-B dev. None if a run is not
+        stored."""
         if any((row, tau, 0) not in self.records for tau in self.lab.table.columns):
             return None if self.grid is None else self.grid.selection(row)
         scores = {tau: self.scores(row, tau, 0) for tau in self.lab.table.columns}
@@ -233,9 +229,7 @@ class Results:
         self, after: tuple[str, str], before: tuple[str, str], seeds: Sequence[int], score: str
     ) -> tuple[str, int | None]:
         """Returns the mean change over the seeds with its interval, as text, and its sign: 0 if 0 is in the interval.
-
-        Alignment and uniformity have no interval, so that their sign is None: it cannot be told from 0.
-        """
+        Alignment and uniformity have no interval, so that their sign is None: it cannot be told from 0."""
         mean = self.mean(*after, seeds, score) - self.mean(*before, seeds, score)
         if score in GEOMETRY:
             return f"{mean:+.3f}", None
@@ -321,11 +315,9 @@ def data_sets(results: Results) -> Printed:
 
 
 def comparison(results: Results, table: Comparison) -> Printed:
-    """Compares the rows of a comparison that are stored with its first one; no rows if fewer than two are stored.
-
-    The mean of a row is over the seeds that its first row has too. The first row has the mean of all its seeds and, if
-    other rows have fewer, that of its first seed in brackets, with which their means must be compared.
-    """
+    """Compares the rows of a comparison that are stored with its first one; no rows if fewer than two are stored. The
+    mean of a row is over the seeds that its first row has too. The first row has the mean of all its seeds and, if
+    other rows have fewer, that of its first seed in brackets, with which their means must be compared."""
     first, score = table.lines[0], table.score
     bases = results.seeds(first.row, first.tau)
     rows, few = [], False

@@ -234,11 +234,9 @@ def panels(table: Table, rows: Sequence[Row], stored: Stored) -> list[Panel]:
 
 
 def changes_on_documents(table: Table, sets: Mapping[str, Records]) -> tuple[list[str], list[list[str]]]:
-    """Returns the names of the columns, and the changes of each row of ``domain`` that has runs on all collections.
-
-    A row is trained on the documents of each collection. The changes of nDCG@10 from the untrained model have 95 %
-    intervals over queries and seeds, and are compared with those of the standard loss at the same temperature.
-    """
+    """Returns the names of the columns, and the changes of each row of ``domain`` that has runs on all collections. A
+    row is trained on the documents of each collection. The changes of nDCG@10 from the untrained model have 95 %
+    intervals over queries and seeds, and are compared with those of the standard loss at the same temperature."""
     found: dict[str, dict[str, dict[tuple[str, int], Vector]]] = {}  # by row, collection, and set and seed
     for name, records in sets.items():
         scores = {key: np.array(each["draws"]["ndcg"], dtype=np.float64) / 100 for key, each in records.items()}

@@ -213,10 +213,8 @@ ACTIVATIONS, ATTENTION = 68, 10
 
 def estimate(cells: Sequence[Cell], inputs: Inputs, place: Path) -> tuple[float, int]:
     """Estimates the cost of training runs, to within a factor of about two; all texts are assumed to be of full length.
-
     Returns the seconds of all runs, without evaluations; and the bytes of weights, gradients, AdamW's moments and
-    activations of the largest run.
-    """
+    activations of the largest run."""
     rate = matrix_rate(inputs.device)
     known: dict[tuple[str, str | None], tuple[float, int]] = {}
     costs = []
