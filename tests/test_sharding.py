@@ -1,7 +1,7 @@
-"""Tests of output in parts, one part per input file.
+"""Tests of output in parts, one part per input file, and of commands on a Ray cluster.
 
-Joined, the parts equal the output for a single file of all rows. This holds on one machine, on a Ray cluster, and after
-a killed call is repeated.
+Joined, the parts equal the output for a single file of all rows. This holds on one machine, on a cluster, and after a
+killed call is repeated; an index built on a cluster equals one built locally.
 """
 
 import gzip
@@ -9,31 +9,42 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from unittest import mock
 
-import click
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from safetensors.numpy import load_file
 
-from cse import Encoder, TfidfIndex, sharding
-from cse.cli import cli
+from cse import Encoder, InputError, TfidfIndex, sharding
 from cse.data.readers import SourceFile, reading_options
+from cse.tfidf.build import build_index
+from cse.tfidf.options import word_options
 from random_texts import some_texts
-from ray_clusters import processes_reading, two_nodes, wait_for
 from test_cli import refused
+
+OPTIONS = {"words": word_options(), "reading": reading_options(), "engine": "ray"}
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'cse[ray]'")
-    yield from two_nodes()
+    """A Ray cluster of two nodes with one core each; both nodes are processes on this machine."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'cse[ray]'")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
 
 
 @pytest.fixture
@@ -49,6 +60,28 @@ def shards(tmp_path, monkeypatch):
     Path("whole.txt").write_text("".join(f"{row}\n" for row in texts))
     TfidfIndex.build("shard*").save("tfidf")
     return texts
+
+
+def processes_reading(path, name):
+    """Returns the ids of the processes that run the Ray task or actor ``name`` and have the file ``path`` open."""
+    pids = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if name in (folder / "cmdline").read_text():
+                links = [os.readlink(link) for link in (folder / "fd").iterdir()]
+                pids |= {int(folder.name)} if str(path.resolve()) in links else set()
+        except OSError:
+            pass
+    return pids
+
+
+def wait_for(condition, seconds=120):
+    """Calls ``condition`` until it returns a true value, and returns this value."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "the condition did not become true in time"
+        time.sleep(0.1)
+    return found
 
 
 def all_parts(folder):
@@ -227,7 +260,8 @@ def test_a_cluster_writes_the_same_bytes_as_one_machine(cluster, shards, cse, gl
     assert files("augment-here") == files("both")
 
 
-def test_a_worker_killed_while_making_a_part_is_replaced(cluster, shards, cse):
+@pytest.mark.parametrize(("task", "expected"), [("run_task", "whole"), ("count_shard", "tfidf")])
+def test_a_killed_worker_of_a_cluster_is_replaced(cluster, shards, cse, task, expected):
     """The last file is a pipe without data, so its worker waits until it is killed; its replacement gets the data."""
     import ray
 
@@ -236,21 +270,30 @@ def test_a_worker_killed_while_making_a_part_is_replaced(cluster, shards, cse):
     text = pipe.read_bytes()
     pipe.unlink()
     os.mkfifo(pipe)
-    writer = os.open(pipe, os.O_RDWR)
+    writer = os.open(pipe, os.O_RDWR)  # while a writer has the pipe open, readers wait for data
     rows, outcome = [], []
-    thread = threading.Thread(target=lambda: outcome.extend(made_here("parts", ray, rows.append)))
+
+    def work():
+        if expected == "tfidf":
+            outcome.append(build_index("shard*", "made", **OPTIONS))
+        else:
+            outcome.extend(made_here("made", ray, rows.append))
+
+    thread = threading.Thread(target=work)
     thread.start()
-    (killed,) = wait_for(lambda: processes_reading(pipe, "ray::run_task"))
+    (killed,) = wait_for(lambda: processes_reading(pipe, f"ray::{task}"))
     os.kill(killed, signal.SIGKILL)
-    (replacement,) = wait_for(lambda: processes_reading(pipe, "ray::run_task") - {killed})
+    (replacement,) = wait_for(lambda: processes_reading(pipe, f"ray::{task}") - {killed})
+    assert replacement != killed
     with os.fdopen(writer, "wb") as file:
         file.write(text)
     thread.join(120)
-    assert (outcome[1], replacement != killed, sum(rows)) == ({}, True, 400)
-    assert not any(isinstance(each, Exception) for each in outcome[0])
+    if expected == "whole":
+        assert (outcome[1], sum(rows)) == ({}, 400)
+        assert not any(isinstance(each, Exception) for each in outcome[0])
     pipe.unlink()
     pipe.write_bytes(text)
-    assert files("whole") == files("parts")
+    assert files(expected) == files("made")
 
 
 @pytest.mark.slow
@@ -270,15 +313,60 @@ def test_invalid_input_to_a_cluster_is_reported_as_an_input_error(cluster, shard
     assert cse("augment", "--engine", "ray", "shard*", "-o", "augment", env=address).returncode == 0
 
 
-def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, cse, glove, monkeypatch):
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
+def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, cse_here, glove, monkeypatch):
     command = ["encode", glove, "--parts", "shard0.txt", "shard1.txt.gz", "-o", "parts"]
     with monkeypatch.context() as patched:
-        patched.setattr("cse.encoder.vector_files.encode_to_file", interrupt)
-        done = CliRunner().invoke(cli, command, standalone_mode=False)
-    assert isinstance(done.exception, (click.Abort, KeyboardInterrupt)), done.exception
-    done = cse(*command, "--json")
+        patched.setattr("cse.encoder.vector_files.encode_to_file", mock.Mock(side_effect=KeyboardInterrupt))
+        assert cse_here(*command).returncode == 130
+    done = cse_here(*command, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["made"] == 2
+
+
+def test_blank_shards_are_accepted_unless_all_shards_are_blank(cluster, shards):
+    Path("shard3.txt").write_text("\n \n")
+    build_index("shard*", "ray", **OPTIONS)
+    assert Path("ray/index.safetensors").read_bytes() == TfidfIndex.build("shard*").to_bytes()
+    with pytest.raises(InputError, match="all 2 lines are blank"):
+        build_index("shard[23].txt", "none", **OPTIONS)
+    assert not Path("none").exists()
+
+
+def test_invalid_text_in_a_shard_and_standard_input_are_refused(cluster, shards):
+    Path("shard3.txt").write_bytes(b"fine\nbad \xff\n")
+    for files, message in (("shard*", r"shard3\.txt: line 2 is not valid UTF-8"), ("-", "standard input")):
+        with pytest.raises(InputError, match=message):
+            build_index(files, "ray", **OPTIONS)
+    assert not Path("ray").exists()
+
+
+def test_build_tfidf_joins_a_running_cluster(cluster, shards, cse):
+    build = ("build-tfidf", "--engine", "ray", "shard*", "-o", "ray", "--json")
+    done = cse(*build, env={"RAY_ADDRESS": cluster.address})
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == 400
+    assert files("ray") == files("tfidf")
+
+
+def test_an_address_where_nothing_answers_is_refused(shards, cse):
+    pytest.importorskip("ray")
+    with socket.socket() as free:  # its port has no listener
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+        began = time.monotonic()
+        done = cse("build-tfidf", "--engine", "ray", "shard*", env={"RAY_ADDRESS": address})
+    refused(done, "--engine ray: no cluster could be reached")
+    assert time.monotonic() - began < 30
+
+
+def test_a_signal_ends_a_command_on_a_cluster_as_any_other(cluster, shards):
+    Path("shard5.txt").write_text("one more row of this text\n" * 3_000_000, encoding="utf8")
+    command = [sys.executable, "-m", "cse", "build-tfidf", "--engine", "ray", "shard*.txt"]
+    environment = {**os.environ, "RAY_ADDRESS": cluster.address}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: processes_reading(Path("shard5.txt"), "ray::"))
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert errors.endswith("Terminated.\n")
+    assert "***" not in errors
