@@ -1,37 +1,85 @@
 """Small models with random weights, saved by sentence-transformers itself or with the files of a model on the hub."""
 
 import json
-import warnings
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import AutoConfig, AutoModel, AutoTokenizer, CanineTokenizer
 
 SIZES = {
-    "vocab_size": 2000,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 48,
-    "pad_token_id": 0,
-}
-DECODER = {"num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64}
-# For each architecture, the model type, and settings that are added to ``SIZES`` or override them.
-ARCHITECTURES = {
-    "bert": ("bert", {"max_position_embeddings": 64}),
-    "modernbert": (
-        "modernbert",
-        {"max_position_embeddings": 64, "cls_token_id": 2, "sep_token_id": 3, "local_attention": 8},
-    ),
-    "mpnet": ("mpnet", {"max_position_embeddings": 66}),
-    "deberta": (
-        "deberta-v2",
-        {"max_position_embeddings": 64, "relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
-    ),
-    "xlm-r": ("xlm-roberta", {"max_position_embeddings": 66}),
-    "qwen3": ("qwen3", DECODER),
-    "gemma3": ("gemma3_text", {**DECODER, "sliding_window": 8, "use_bidirectional_attention": True}),
-    "llama": ("llama", DECODER),
-}
+    "vocab_size": 2000, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+    "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "max_position_embeddings": 64, "type_vocab_size": 2,
+}  # fmt: skip
+POSITIONS = {"max_position_embeddings": 66}  # in models like RoBERTa, positions begin after the padding index
+KEYS = {"num_key_value_heads": 2, "head_dim": 8}
+T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+# Settings that are added to ``SIZES``, by model type and, after a space, a remark.
+TYPES = {
+    "albert": {"embedding_size": 16},
+    "bert": {},
+    "big_bird": {"attention_type": "original_full"},
+    "camembert": POSITIONS,
+    "canine": {"num_hash_buckets": 64},
+    "convbert": {"embedding_size": 32},
+    "data2vec-text": POSITIONS,
+    "deberta": {},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
+    "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
+    "electra": {"embedding_size": 16},
+    "ernie": {},
+    "esm": {**POSITIONS, "position_embedding_type": "absolute", "mask_token_id": 4},
+    "fnet": {},
+    "gemma": KEYS,
+    "gemma2": {**KEYS, "query_pre_attn_scalar": 8},
+    "gemma3_text": {**KEYS, "sliding_window": 8, "use_bidirectional_attention": True},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
+    "gpt_neox": {},
+    "ibert": POSITIONS,
+    "layoutlm": {},
+    "lilt": {**POSITIONS, "hidden_size": 48},
+    "llama": KEYS,
+    "longformer": {**POSITIONS, "attention_window": 8},
+    "luke": {**POSITIONS, "entity_vocab_size": 10, "entity_emb_size": 8},
+    "megatron-bert": {},
+    "mistral": KEYS,
+    "mobilebert": {"intra_bottleneck_size": 32, "embedding_size": 32, "true_hidden_size": 32},
+    "modernbert": {"cls_token_id": 2, "sep_token_id": 3, "local_attention": 8},
+    "mpnet": POSITIONS,
+    "mra": POSITIONS,
+    "nystromformer": POSITIONS,
+    "qwen2": {"num_key_value_heads": 2, "vocab_size": 2010},
+    "qwen3": KEYS,
+    "rembert": {"input_embedding_size": 16, "output_embedding_size": 16},
+    "roberta": POSITIONS,
+    "roberta padded by 5": {**POSITIONS, "max_position_embeddings": 70, "pad_token_id": 5},
+    "roberta-prelayernorm": POSITIONS,
+    "roformer": {"embedding_size": 32},
+    "splinter": {},
+    "squeezebert": {"embedding_size": 32, "q_groups": 2, "k_groups": 2, "v_groups": 2, "post_attention_groups": 1,
+                    "intermediate_groups": 2, "output_groups": 2},
+    "t5": T5,
+    "umt5": T5,
+    "xlm-roberta": POSITIONS,
+    "xlnet": {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48},
+    "xmod": {**POSITIONS, "languages": ["en_XX"], "default_language": "en_XX"},
+    "yoso": POSITIONS,
+}  # fmt: skip
+
+
+def transformer(folder, name, tokenizer, side="right", length=48):
+    """Saves a tiny random model of one of ``TYPES`` with the tokenizer of a folder, which pads on ``side``."""
+    torch.manual_seed(0)
+    kind = name.split(" ")[0]
+    settings = {**SIZES, **TYPES[name]}
+    if kind == "xlnet":  # has no limit
+        del settings["max_position_embeddings"]
+    AutoModel.from_config(AutoConfig.for_model(kind, **settings)).save_pretrained(folder)
+    if kind == "canine":
+        pieces = CanineTokenizer(model_max_length=64)
+    else:
+        pieces = AutoTokenizer.from_pretrained(tokenizer)
+        pieces.padding_side, pieces.model_max_length = side, length
+    pieces.save_pretrained(folder)
+    return folder
 
 
 def cross_encoder(folder, model, labels=1):
@@ -56,23 +104,15 @@ def sentence_model(folder, tokenizer, architecture="bert", modules=(), side="rig
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Transformer
 
-    torch.manual_seed(0)
-    kind, changes = ARCHITECTURES[architecture]
-    plain = folder.with_name(f"{folder.name}-transformer")
-    AutoModel.from_config(AutoConfig.for_model(kind, **{**SIZES, **changes})).save_pretrained(plain)
-    found = AutoTokenizer.from_pretrained(tokenizer)
-    found.padding_side, found.model_max_length = side, 48
-    found.save_pretrained(plain)
+    plain = transformer(folder.with_name(f"{folder.name}-transformer"), architecture, tokenizer, side)
     first = Transformer(str(plain))
     built, width = [first], SIZES["hidden_size"]
     for make in modules:
         module = make(width)
         width = module.get_embedding_dimension() if hasattr(module, "get_embedding_dimension") else width
         built.append(module)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = SentenceTransformer(modules=built, device="cpu", **settings)
-        model.save(str(folder), create_model_card=False)
+    model = SentenceTransformer(modules=built, device="cpu", **settings)
+    model.save(str(folder), create_model_card=False)
     return model
 
 

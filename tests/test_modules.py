@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from torch import nn
 
 from conftest import config_of_eight_steps
 from cse import Encoder, InputError, train
+from cse.encoder.passages import Cutter
 from cse.encoder.resolve import find_model
 from cse.encoder.saving import save_encoder
 from cse.encoder.trained import load_encoder
-from sentence_models import as_on_the_hub, sentence_model
+from sentence_models import TYPES, as_on_the_hub, sentence_model, transformer
 
 TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what padding does.", "word " * 99, "x y"]
 
@@ -62,10 +64,10 @@ MODELS = {
     "bert": ("bert", "right", [pooling("cls"), dense(32, nn.Tanh()), normalize]),
     "modernbert": ("modernbert", "right", [pooling("mean"), normalize]),
     "mpnet": ("mpnet", "right", [pooling("mean", "max"), dense(16, nn.GELU(), bias=False)]),
-    "deberta": ("deberta", "right", [pooling("mean_sqrt_len_tokens"), layer_norm]),
-    "xlm-r": ("xlm-r", "right", [pooling("cls"), dense(32, nn.Tanh())]),
+    "deberta": ("deberta-v2", "right", [pooling("mean_sqrt_len_tokens"), layer_norm]),
+    "xlm-r": ("xlm-roberta", "right", [pooling("cls"), dense(32, nn.Tanh())]),
     "qwen3": ("qwen3", "left", [pooling("lasttoken"), normalize]),
-    "gemma3": ("gemma3", "right", [pooling("mean"), dense(64, bias=False), dense(32, bias=False), normalize]),
+    "gemma3": ("gemma3_text", "right", [pooling("mean"), dense(64, bias=False), dense(32, bias=False), normalize]),
     "llama": ("llama", "left", [pooling("weightedmean"), normalize, dense(24, nn.ReLU(), use_residual=True)]),
 }
 
@@ -176,3 +178,43 @@ def test_a_saved_model_declares_one_maximum_length(tmp_path, tiny_bert):
     settings = json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())
     assert settings["model_max_length"] == encoder.max_length > 8
     assert "max_length" not in settings
+
+
+def test_eight_threads_get_the_vectors_and_passages_of_one(tmp_path, tiny_bert, short_rows):
+    prompts = {"query": "a question in several words : ", "document": "text : "}
+    sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), normalize], prompts=prompts)
+    encoder = Encoder(tmp_path / "model", device="cpu")
+    cut = Cutter(encoder, 8)
+    texts = [*short_rows[:20], " ".join(short_rows[:20]), "word"]
+
+    def work(number):
+        text = texts[number % len(texts)]
+        kind = number % 4
+        if kind == 0:
+            return encoder.encode_query([text])
+        if kind == 1:
+            return encoder.encode_document([text])
+        return encoder.encode([text, "word"]) if kind == 2 else cut([text])
+
+    numbers = range(44 * 8)
+    expected = {number: work(number) for number in range(44)}
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(work, numbers))
+    for number, result in zip(numbers, results, strict=True):
+        if number % 4 == 3:
+            assert result == expected[number % 44]
+        else:
+            np.testing.assert_allclose(result, expected[number % 44], atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TYPES)
+def test_vectors_of_many_types_equal_those_of_sentence_transformers(tmp_path, tiny_bert, name):
+    plain, folder = transformer(tmp_path / "plain", name, tiny_bert, length=60), tmp_path / "model"
+    SentenceTransformer(str(plain), device="cpu").save(str(folder), create_model_card=False)
+    for place in (folder, plain):
+        ours, theirs = Encoder(place, device="cpu"), SentenceTransformer(str(place), device="cpu").float()
+        for prompt in ("", "search for this : "):
+            found, expected = ours.encode(TEXTS, prompt=prompt), theirs.encode(TEXTS, prompt=prompt)
+            assert np.isfinite(expected).all()
+            np.testing.assert_allclose(found, expected, atol=1e-6 * max(1, np.abs(expected).max()))
