@@ -1,6 +1,11 @@
-"""Special models of sentence-transformers: a StaticEmbedding can encode; others are refused."""
+"""Encoders other than transformers: static embeddings, ONNX files, word vectors, routers, and models that are refused.
+
+Encoders that work without torch and transformers (``LightEncoder``) are compared with ``cse.Encoder``.
+"""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,20 +16,39 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from transformers import AutoTokenizer
 
 from cse import Encoder, InputError, train
-from cse.encoder.resolve import find_model
+from cse.encoder.light import LightEncoder
+from cse.encoder.onnx_export import export_onnx
+from cse.encoder.opening import open_encoder
+from cse.encoder.resolve import find_model, model_digest
 from cse.encoder.trained import load_encoder
-from test_modules import TEXTS
+from sentence_models import sentence_model
+from test_modules import TEXTS, dense, layer_norm, normalize, pooling
+
+PROMPTS = {"query": "find this : ", "document": "text : "}
+VECTORS = "the 1 0 0\ncat 0 1 0\ndog 0 0.5 0.5\n. 0 0 2\n"
+
+
+def save_static(folder, tokenizer, *modules):
+    """Saves and returns a SentenceTransformer with StaticEmbedding, prompts, and further modules."""
+    torch.manual_seed(0)
+    first = StaticEmbedding(AutoTokenizer.from_pretrained(tokenizer), embedding_dim=16)
+    model = SentenceTransformer(modules=[first, *modules], device="cpu", prompts=PROMPTS)
+    model.save(str(folder), create_model_card=False)
+    return model
 
 
 @pytest.fixture
 def static(tmp_path, tiny_bert):
-    """The folder and object of a SentenceTransformer with StaticEmbedding, Dense, Normalize and a query prompt."""
-    torch.manual_seed(0)
-    first = StaticEmbedding(AutoTokenizer.from_pretrained(tiny_bert), embedding_dim=16)
-    modules = [first, Dense(16, 12, activation_function=torch.nn.Tanh()), Normalize()]
-    model = SentenceTransformer(modules=modules, device="cpu", prompts={"query": "find this : "})
-    model.save(str(tmp_path / "static"), create_model_card=False)
-    return tmp_path / "static", model
+    modules = (Dense(16, 12, activation_function=torch.nn.Tanh()), Normalize())
+    return tmp_path / "static", save_static(tmp_path / "static", tiny_bert, *modules)
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory, tiny_bert):
+    """The folder of a static embedding that a LightEncoder can open."""
+    folder = tmp_path_factory.mktemp("light") / "static"
+    save_static(folder, tiny_bert, Normalize())
+    return folder
 
 
 def test_a_static_embedding_encodes_as_in_sentence_transformers(static):
@@ -47,13 +71,11 @@ def test_mapping_and_weights_of_model2vec_are_applied(static, tmp_path):
     np.testing.assert_allclose(Encoder(folder, device="cpu").encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
 
 
-def test_training_and_onnx_export_of_a_static_encoder_are_refused(static, cse, run_config):
-    folder, _ = static
+def test_training_and_onnx_export_of_a_static_encoder_are_refused(static, run_config):
     with pytest.raises(InputError, match="is a static encoder, which has no transformer to train or to export"):
-        train(run_config.replace(model=str(folder)))
-    done = cse("export", folder, "--onnx", "-o", "onnx")
-    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
-    assert "is a static encoder" in done.stderr
+        train(run_config.replace(model=str(static[0])))
+    with pytest.raises(InputError, match="is a static encoder"):
+        export_onnx(str(static[0]), str(static[0].with_name("onnx")))
 
 
 def test_a_router_encodes_queries_and_documents_as_in_sentence_transformers(tmp_path, tiny_bert):
@@ -92,3 +114,88 @@ def test_a_cross_encoder_and_a_sparse_encoder_are_refused(tmp_path, tiny_bert):
     SparseEncoder(str(tiny_bert), device="cpu").save(str(tmp_path / "sparse"))
     with pytest.raises(InputError, match=r"is a SparseEncoder, which has vectors with a dimension for each token"):
         find_model(str(tmp_path / "sparse"))
+
+
+def agree(name, **settings):
+    ours, whole = LightEncoder(name, **settings), Encoder(name, device="cpu", **settings)
+    texts = [*TEXTS, " "]
+    for method in ("encode", "encode_query", "encode_document"):
+        np.testing.assert_allclose(getattr(ours, method)(texts), getattr(whole, method)(texts), atol=1e-5)
+    assert ours.embedding_dim == whole.embedding_dim
+    assert model_digest(ours) == model_digest(whole)
+    return ours
+
+
+def test_a_static_embedding_gives_the_vectors_of_cse_encoder(light):
+    agree(str(light))
+    agree(str(light), dims=5)
+    agree(str(light), prompt="query")
+    assert isinstance(open_encoder(light), LightEncoder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("side", "modules", "cut"),
+    [
+        ("right", [pooling("mean", include_prompt=False), dense(16, torch.nn.Tanh()), normalize], None),
+        ("right", [pooling("max"), normalize], 10),
+        ("left", [pooling("lasttoken", "max", "cls"), layer_norm], None),
+    ],
+)
+def test_an_onnx_file_gives_the_vectors_of_the_model(tmp_path, tiny_bert, side, modules, cut):
+    pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install 'cse[onnx]'")
+    folder = tmp_path / "model"
+    sentence_model(folder, tiny_bert, modules=modules, side=side, prompts=PROMPTS, truncate_dim=cut)
+    export_onnx(str(folder))
+    ours, whole = agree(f"onnx:{folder}"), Encoder(folder, device="cpu")
+    agree(f"onnx:{folder}", dims=5)
+    assert cut in (None, ours.embedding_dim)
+    for method in ("encode", "encode_query"):
+        np.testing.assert_allclose(getattr(ours, method)(TEXTS), getattr(whole, method)(TEXTS), atol=1e-4)
+
+
+def test_other_folders_are_refused_and_opened_by_cse_encoder(tmp_path, tiny_bert):
+    sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean")])
+    with pytest.raises(InputError, match=r"needs cse\.Encoder"):
+        LightEncoder(tmp_path / "model")
+    assert isinstance(open_encoder(tmp_path / "model", device="cpu"), Encoder)
+
+
+def test_a_static_encoder_is_queried_without_torch_and_transformers(light):
+    code = (
+        "import sys; from cse.encoder.opening import open_encoder; open_encoder(sys.argv[1]).encode_query(['a cat']); "
+        "print([name for name in ('torch', 'transformers', 'sentence_transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(light)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+LENGTHS = """
+import numpy as np
+from cse.models.encoders import ENCODERS, OtherEncoder
+
+class Lengths(OtherEncoder):
+    embedding_dim = 2
+
+    def encode(self, texts, **_):
+        return np.array([[len(text), 1] for text in texts], dtype=np.float32)
+
+    def files(self):
+        return []
+
+ENCODERS.register("lengths", Lengths)
+"""
+
+
+def test_commands_accept_word_vectors_and_encoders_from_a_file(tmp_path, cse):
+    (tmp_path / "v.txt").write_text(VECTORS, encoding="utf8")
+    (tmp_path / "pairs.tsv").write_text("5\tthe cat\tthe cat .\n1\tthe cat\tdog .\n3\tdog\tcat\n", encoding="utf8")
+    (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
+    (tmp_path / "lengths.py").write_text(LENGTHS, encoding="utf8")
+    for name, more in (("glove:v.txt", ()), ("lengths:", ("--import", "lengths.py"))):
+        done = cse("eval", name, "--data", "pairs.tsv", "--json", *more, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["suites"]["sts"]["tasks"][0]["pairs"] == 3
+        done = cse("encode", name, "some.txt", "-o", "x.npy", *more, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert len(np.load(tmp_path / "x.npy")) == 2

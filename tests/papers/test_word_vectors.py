@@ -9,7 +9,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from cse import Encoder, InputError
 from cse_papers.whitening import fit_whitening
 from sentence_models import sentence_model
-from test_encoders import VECTORS
+from test_kinds import VECTORS
 
 
 def test_word_vectors_are_averaged_over_known_words(tmp_path):
