@@ -1,4 +1,4 @@
-"""Tests of prompts in encoding, retrieval, training and saved models, and of similarity by dot product."""
+"""Tests of prompts and templates in encoding, retrieval, training and saved models, and of dot-product similarity."""
 
 import json
 
@@ -7,8 +7,12 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from cse import Encoder, InputError, train
+from cse import Encoder, InputError, SearchIndex, TrainConfig, train
+from cse.encoder.prompts import template_of, templated
 from cse.evaluation.retrieval import rank_documents
 from cse.training.setup import prepare
 from runs import first_batches
@@ -27,12 +31,8 @@ def models(tmp_path_factory, tiny_bert):
     def get(name, side="right", include=True, normalize=True, prompts=PROMPTS, **settings):
         if name not in made:
             modules = [pooling("mean", include_prompt=include), *([lambda width: Normalize()] if normalize else [])]
-            folder = tmp_path_factory.mktemp("prompts") / name
-            architecture = "qwen3" if side == "left" else "bert"
-            made[name] = (
-                folder,
-                sentence_model(folder, tiny_bert, architecture, modules, side, prompts=prompts, **settings),
-            )
+            folder, kind = tmp_path_factory.mktemp("prompts") / name, "qwen3" if side == "left" else "bert"
+            made[name] = folder, sentence_model(folder, tiny_bert, kind, modules, side, prompts=prompts, **settings)
         return made[name]
 
     return get
@@ -68,7 +68,7 @@ def test_vectors_with_prompts_equal_those_of_sentence_transformers(models, name)
     assert np.array_equal(Encoder(folder, device="cpu", prompt="compare this ").encode(TEXTS), prompted)
 
 
-def test_unknown_prompt_names_are_refused(models, tiny_bert):
+def test_unknown_prompt_names_and_invalid_templates_are_refused(models, tiny_bert):
     folder, _ = models("plain")
     with pytest.raises(InputError, match=r"--prompt: 'queri' is unknown \(did you mean query\?\)"):
         Encoder(folder, device="cpu", prompt="queri")
@@ -76,6 +76,8 @@ def test_unknown_prompt_names_are_refused(models, tiny_bert):
         Encoder(folder, device="cpu").encode(TEXTS, prompt_name="passage")
     with pytest.raises(InputError, match=r"has no named prompts; give the text.*'query: '"):
         Encoder(tiny_bert, device="cpu", prompt="query")
+    with pytest.raises(InputError, match=r"has \{text\} twice"):
+        Encoder(tiny_bert, device="cpu", prompt="{text} {text}").encode(["a"])
 
 
 TEXTS_BY_ID = {"d1": "the cat sat", "d2": "a dog ran far away", "d3": "rain in spring", "d4": "snow and ice in winter"}
@@ -87,25 +89,33 @@ def retrieval_folder(folder):
     return TEXTS_BY_ID, QUERIES
 
 
+def ranked(encoder):
+    """Returns the documents of each query in their order, which is the same in retrieval and in a search index."""
+    ranks = [*map(list, rank_documents(encoder, QUERIES, TEXTS_BY_ID))]
+    index = SearchIndex.build(encoder, TEXTS_BY_ID.values(), ids=list(TEXTS_BY_ID))
+    assert [[hit.id for hit in hits] for hits in index.search(QUERIES.values(), 4)] == ranks
+    return ranks
+
+
+def order_of(similarities):
+    return [[list(TEXTS_BY_ID)[place] for place in np.argsort(-row)] for row in similarities]
+
+
 def test_retrieval_uses_the_prompts_of_queries_and_documents(models):
     folder, theirs = models("plain")
-    texts, queries = TEXTS_BY_ID, QUERIES
-    expected = theirs.encode_query(list(queries.values())) @ theirs.encode_document(list(texts.values())).T
-    order = [[list(texts)[place] for place in np.argsort(-row)] for row in expected]
-    assert [*map(list, rank_documents(Encoder(folder, device="cpu"), queries, texts))] == order
+    expected = theirs.encode_query(list(QUERIES.values())) @ theirs.encode_document(list(TEXTS_BY_ID.values())).T
+    assert ranked(Encoder(folder, device="cpu")) == order_of(expected)
 
 
 def test_similarity_is_the_dot_product_if_the_model_declares_it(models):
     folder, theirs = models("dot", normalize=False, prompts={}, similarity_fn_name="dot")
-    texts = TEXTS_BY_ID
     ours = Encoder(folder, device="cpu")
     assert ours.similarity_name == "dot"
-    queries = list(QUERIES.values())
-    expected = theirs.similarity(theirs.encode(queries), theirs.encode(list(texts.values()))).numpy()
-    np.testing.assert_allclose(ours.similarity(queries, list(texts.values())), expected, rtol=1e-4)
-    order = [[list(texts)[place] for place in np.argsort(-row)] for row in expected]
-    assert [*map(list, rank_documents(ours, QUERIES, texts))] == order
-    norms = np.linalg.norm(theirs.encode(list(texts.values())), axis=1)
+    queries, texts = list(QUERIES.values()), list(TEXTS_BY_ID.values())
+    expected = theirs.similarity(theirs.encode(queries), theirs.encode(texts)).numpy()
+    np.testing.assert_allclose(ours.similarity(queries, texts), expected, rtol=1e-4)
+    assert ranked(ours) == order_of(expected)
+    norms = np.linalg.norm(theirs.encode(texts), axis=1)
     assert norms.max() - norms.min() > 1e-3  # with equal norms, cosines would be proportional to dot products
 
 
@@ -114,9 +124,8 @@ def test_commands_accept_the_option_prompt(models, tmp_path, cse):
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
     done = cse("encode", folder, "some.txt", "-o", "x.npy", "--prompt", "query", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(
-        np.load(tmp_path / "x.npy"), theirs.encode(["the cat", "a dog"], prompt_name="query"), atol=1e-5
-    )
+    expected = theirs.encode(["the cat", "a dog"], prompt_name="query")
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-5)
 
 
 @pytest.fixture
@@ -167,11 +176,8 @@ def test_prompt_auto_chooses_the_prompt_of_a_column_by_its_role(config, tmp_path
     pairs = {"pairs": (str(tmp_path / "pairs.jsonl"),), "corpus": (), "positive": None}
     run = prepare(config.replace(prompt="auto", **pairs))
     batch = first_batches(run)[0]
-    for block, prompt in {
-        "anchor": "search for this : q",
-        "positive": "a text : yes",
-        "hard_negative": "a text : no",
-    }.items():
+    begins = {"anchor": "search for this : q", "positive": "a text : yes", "hard_negative": "a text : no"}
+    for block, prompt in begins.items():
         assert begin_with(batch, block, run.state.encoder.tokenizer, prompt)
     assert run.state.encoder.prompt == ""
     with pytest.raises(InputError, match="--prompt auto needs --pairs"):
@@ -201,3 +207,61 @@ def test_prompts_excluded_from_pooling_are_also_excluded_in_training(config, mod
     # The loss term mlm passes the tokens to another model, which would refuse the mask of pooled tokens.
     config = config.replace(model=str(folder), prompt="sts", loss_terms=("mlm",), chunk_size=2)
     assert train(config).steps == 2
+
+
+TEMPLATE = "This sentence : {text} means in one word :"
+
+
+@pytest.fixture(scope="module", params=[("bert", "right"), ("qwen3", "left")])
+def folder(request, tmp_path_factory, tiny_bert):
+    """A model that pools the last token, padded on the right or, as decoders are, on the left."""
+    kind, side = request.param
+    place = tmp_path_factory.mktemp("last") / kind
+    sentence_model(place, tiny_bert, kind, [pooling("lasttoken")], side)
+    return place
+
+
+def test_a_template_gives_the_vectors_of_the_whole_texts(folder):
+    plain, given = Encoder(folder, device="cpu"), Encoder(folder, device="cpu", prompt=TEMPLATE)
+    texts = [text for text in TEXTS if text.strip() and len(text) < 100]  # longer ones are truncated
+    whole = [TEMPLATE.replace("{text}", text) for text in texts]
+    expected = plain.encode(whole)
+    np.testing.assert_allclose(given.encode(texts), expected, atol=1e-5)
+    np.testing.assert_allclose(plain.encode(texts, prompt=TEMPLATE), expected, atol=1e-5)
+    assert np.abs(plain.encode(texts) - expected).max() > 1e-3  # the tokenizer is as before
+
+
+def test_only_the_text_in_a_template_is_truncated(folder):
+    encoder = Encoder(folder, device="cpu")
+    ids = encoder.tokenizer(TEMPLATE.replace("{text}", "a"))["input_ids"]
+    template = template_of(TEMPLATE, encoder.tokenizer)
+    assert [*template.prefix, *encoder.tokenizer("a", add_special_tokens=False)["input_ids"], *template.suffix] == ids
+    with templated(encoder.tokenizer, TEMPLATE) as before:
+        assert before == ""
+        cut = encoder.tokenizer("a " * 200, truncation=True, max_length=20)["input_ids"]
+    assert len(cut) == 20
+    assert cut[: len(template.prefix)] == template.prefix
+    assert cut[-len(template.suffix) :] == template.suffix
+
+
+def test_a_model_trained_with_a_template_contains_it(folder, short_rows, tmp_path):
+    values = {"model": str(folder), "max_steps": 2, "batch_size": 8, "output": str(tmp_path), "device": "cpu"}
+    best = train(TrainConfig(prompt=TEMPLATE, **values), texts=short_rows[:100]).folder / "best"
+    texts = [text for text in TEXTS if text.strip()]
+    ours, theirs = Encoder(best, device="cpu"), SentenceTransformer(str(best), device="cpu")
+    np.testing.assert_allclose(ours.encode(texts), theirs.encode(texts), atol=1e-5)
+    ids = AutoTokenizer.from_pretrained(best)("a")["input_ids"]
+    assert ids == Encoder(folder, device="cpu").tokenizer(TEMPLATE.replace("{text}", "a"))["input_ids"]
+    assert torch.isfinite(torch.tensor(ours.encode(texts))).all()
+
+
+def test_a_tokenizer_of_bytes_keeps_the_space_before_the_text():
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {letter: number for number, letter in enumerate(letters)} | {"\u0120a": len(letters)}
+    backend = Tokenizer(BPE(vocabulary, [("\u0120", "a")]))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    with templated(tokenizer, TEMPLATE):
+        found = tokenizer("a b")["input_ids"]
+    assert found == tokenizer(TEMPLATE.replace("{text}", "a b"))["input_ids"]
+    assert tokenizer("a b")["input_ids"][0] == vocabulary["a"]
