@@ -1,26 +1,27 @@
-"""``cse export --static``: the fit, the file in model2vec, sentence-transformers and cse, and errors."""
+"""``cse export``: static encoders in model2vec, sentence-transformers and cse; copies and their model cards."""
 
 import json
 import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from huggingface_hub import HfApi, ModelCard
+from scipy.sparse import csr_matrix
 
 from cse import Encoder, InputError
-from cse.cli import cli
 from cse.data.corpus import Corpus
 from cse.encoder import static_export
 from cse.encoder.base import unit
+from cse.encoder.saving import write_card
+from test_cli import refused
 
 TEXTS = ["One.", "Another sentence, rather longer than the first.", "word " * 700, "Ünïcode, 12 x", " "]
 needs_model2vec = pytest.mark.skipif(
     __import__("importlib.util").util.find_spec("model2vec") is None, reason="not installed: pip install 'cse[static]'"
 )
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(cli, [str(each) for each in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -31,11 +32,11 @@ def corpus_file(tmp_path_factory, sample_rows):
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory, tiny_bert, corpus_file):
+def exported(tmp_path_factory, tiny_bert, corpus_file, cse_here):
     """The folder of a static encoder, and the JSON that the export prints."""
     folder = tmp_path_factory.mktemp("static") / "made"
-    done = invoke("export", tiny_bert, "--static", "--corpus", corpus_file, "-o", folder, "--threads", 1, "--json")
-    assert done.exit_code == 0, done.output
+    done = cse_here("export", tiny_bert, "--static", "--corpus", corpus_file, "-o", folder, "--threads", 1, "--json")
+    assert done.returncode == 0, done.stderr
     return folder, json.loads(done.stdout)
 
 
@@ -85,8 +86,6 @@ def test_the_fit_brings_embeddings_nearer_and_dims_keeps_the_first(tiny_bert, sa
 
 
 def test_the_fit_minimises_its_formula(monkeypatch):
-    from scipy.sparse import csr_matrix
-
     draw = np.random.default_rng(0)
     counts = draw.poisson(1, (12, 6)).astype(np.float32)
     counts[:, 5] = 0  # a token that does not occur
@@ -110,8 +109,6 @@ def test_the_fit_minimises_its_formula(monkeypatch):
 
 
 def test_weights_follow_from_the_frequencies_of_the_corpus():
-    from scipy.sparse import csr_matrix
-
     alone = np.array([[1, 0], [0, 2], [0, 0], [3, 3]], dtype=np.float32)
     vectors, weights = static_export.first_vectors(
         alone, csr_matrix(np.array([[3, 0, 0, 1], [0, 0, 0, 0]], np.float32))
@@ -129,20 +126,14 @@ def test_weights_follow_from_the_frequencies_of_the_corpus():
         (("--static",), "--static needs texts to fit the vectors to; name them with --corpus FILE"),
         (("--static", "--corpus", "FILE"), "--static writes a new folder; name it with -o"),
         (("--static", "--corpus", "FILE", "-o", "HERE"), "exists; name a new folder"),
-        (
-            ("--static", "--corpus", "FILE", "-o", "new", "--dims", 33),
-            "--dims 33: the embeddings of this model have 32",
-        ),
+        (("--static", "--corpus", "FILE", "-o", "new", "--dims", 33), "--dims 33: the embeddings of this model have"),
         ((), "cse export: name a format, --onnx or --static, or a new folder for a copy of MODEL with -o"),
         (("--static", "--int8"), "--int8 has no effect without --onnx; add that, or omit --int8"),
     ],
 )
-def test_errors_in_the_options(tiny_bert, corpus_file, tmp_path, monkeypatch, arguments, error):
-    monkeypatch.chdir(tmp_path)
+def test_errors_in_the_options(tiny_bert, corpus_file, tmp_path, cse_here, arguments, error):
     places = {"FILE": corpus_file, "HERE": tmp_path}
-    done = invoke("export", tiny_bert, *(places.get(each, each) for each in arguments))
-    assert isinstance(done.exception, InputError), done.output
-    assert error in str(done.exception)
+    refused(cse_here("export", tiny_bert, *(places.get(each, each) for each in arguments), cwd=tmp_path), error)
     assert not list(tmp_path.iterdir())
 
 
@@ -168,23 +159,72 @@ def test_a_roberta_is_distilled(tiny_roberta, sample_rows, tmp_path):
     np.testing.assert_allclose(theirs, ours, atol=4e-3)
 
 
-def test_a_missing_model2vec_is_an_error_that_names_the_command(tiny_bert, corpus_file, tmp_path, monkeypatch):
+def test_the_error_for_a_missing_model2vec_names_the_command(tiny_bert, corpus_file, tmp_path, cse_here, monkeypatch):
     monkeypatch.setitem(sys.modules, "model2vec", None)
-    done = invoke("export", tiny_bert, "--static", "--corpus", corpus_file, "-o", tmp_path / "new")
-    assert isinstance(done.exception, InputError)
-    assert str(done.exception) == "cse export --static: model2vec is not installed; run pip install 'cse[static]'"
+    done = cse_here("export", tiny_bert, "--static", "--corpus", corpus_file, "-o", tmp_path / "new")
+    refused(done, "cse export --static: model2vec is not installed; run pip install 'cse[static]'")
     assert not list(tmp_path.iterdir())
 
 
 @needs_model2vec
-def test_encode_and_search_accept_a_static_encoder(exported, tmp_path, corpus_file, sample_rows):
+def test_encode_and_search_accept_a_static_encoder(exported, tmp_path, corpus_file, sample_rows, cse_here):
     folder, _ = exported
-    done = invoke("encode", folder, corpus_file, "-o", tmp_path / "x.npy", "--threads", 1)
-    assert done.exit_code == 0, done.output
+    done = cse_here("encode", folder, corpus_file, "-o", tmp_path / "x.npy", "--threads", 1)
+    assert done.returncode == 0, done.stderr
     expected = Encoder(folder, device="cpu").encode(sample_rows[:300])
     np.testing.assert_allclose(np.load(tmp_path / "x.npy")[:300], expected, atol=1e-6)
-    done = invoke(
-        "search", folder, corpus_file, "-o", tmp_path / "index", "--query", sample_rows[7], "--top", 1, "--json"
-    )
-    assert done.exit_code == 0, done.output
+    flags = ("-o", tmp_path / "index", "--query", sample_rows[7], "--top", 1)
+    done = cse_here("search", folder, corpus_file, *flags, "--json")
+    assert done.returncode == 0, done.stderr
     assert sample_rows[7] in done.stdout
+
+
+def card_of(folder):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return ModelCard((folder / "README.md").read_text(encoding="utf8"))
+
+
+@pytest.mark.slow
+def test_a_copy_states_licence_and_language_and_is_uploaded_with_its_card(cse, one_finished_run, tmp_path, monkeypatch):
+    run, copy, sent = one_finished_run, tmp_path / "mine", {}
+    done = cse("export", run, "-o", copy, "--license", "apache-2.0", "--language", "en")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{copy}\n"
+    card, before = card_of(copy), card_of(run / "best")
+    assert (card.data.license, card.data.language) == ("apache-2.0", ["en"])
+    assert (card.text, card.data.tags) == (before.text, before.data.tags)
+    assert before.data.license is None  # the folder of the run stays as it was
+    for name in ("model.safetensors", "modules.json", "tokenizer.json"):
+        assert (copy / name).read_bytes() == (run / "best" / name).read_bytes(), name
+
+    def upload(self, repo_id, folder_path, **_):
+        sent.update({path.name: path.read_bytes() for path in Path(folder_path).iterdir() if path.is_file()})
+        return SimpleNamespace(commit_url=repo_id)
+
+    monkeypatch.setattr(HfApi, "create_repo", lambda self, repo_id, **_: SimpleNamespace(repo_id=repo_id))
+    monkeypatch.setattr(HfApi, "upload_folder", upload)
+    assert Encoder(copy, device="cpu").push_to_hub("me/small", replace_model_card=True) == "me/small"
+    uploaded = ModelCard(sent["README.md"].decode())
+    assert (uploaded.data.license, uploaded.data.language) == ("apache-2.0", ["en"])
+    assert 'SentenceTransformer("me/small")' in uploaded.text
+    assert sent["tokenizer.json"] == (copy / "tokenizer.json").read_bytes()
+
+
+def test_copies_that_cannot_be_written_are_refused(cse_here, one_finished_run, glove, tmp_path):
+    refused(cse_here("export", one_finished_run, "-o", tmp_path), "exists; name a new folder")
+    refused(cse_here("export", glove, "-o", tmp_path / "new"), "cannot be saved")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_without_a_card_gets_one_and_empty_values_change_nothing(tmp_path):
+    (tmp_path / "plain").mkdir()
+    write_card(str(tmp_path / "plain"), {"license": None, "language": []})
+    assert not list((tmp_path / "plain").iterdir())
+    write_card(str(tmp_path / "plain"), {"license": "mit", "language": []})
+    card = card_of(tmp_path / "plain")
+    assert (card.data.license, card.data.language) == ("mit", None)
+    for metadata in ("a: [", "- a"):
+        (tmp_path / "plain" / "README.md").write_text(f"---\n{metadata}\n---\n", encoding="utf8")
+        with pytest.raises(InputError, match=r"README\.md: its metadata cannot be read"):
+            write_card(str(tmp_path / "plain"), {"license": "mit"})
