@@ -1,14 +1,21 @@
-"""Tests of the command `cse mine`."""
+"""Tests of nearest rows, BM25, passages, and the command `cse mine`."""
 
 import json
+import math
+import re
 import shutil
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from cse import Encoder, SearchIndex, TrainConfig
+from cse.encoder.passages import windows
+from cse.search import vectors as stored
+from cse.search.bm25 import Bm25, Terms
 from cse.search.fusion import Fusion
 from cse.search.mining import QueryRows
+from cse.search.vectors import Vectors, exact_products, nearest, unit
 from random_texts import some_texts
 from test_cli import refused
 
@@ -111,3 +118,80 @@ def test_rows_are_mined_from_an_index_with_passages(topics, tmp_path, cse):
     flags = ("--queries", topics / "c.txt", "--index", "cut", "-o", "t.csv", "--ranks", "4-50")
     ran(cse("mine", model, topics / "c.txt", *flags, cwd=tmp_path))
     assert len((tmp_path / "t.csv").read_text(encoding="utf8").splitlines()) == 1921
+
+
+def brute_force(vectors, queries, k):
+    """Returns the float64 dot products and row numbers of the k nearest rows of each query; ties are in row order."""
+    rows = np.arange(len(vectors))
+    scores = np.stack([exact_products(queries, np.full(len(rows), q), vectors, rows) for q in range(len(queries))])
+    np.testing.assert_allclose(scores, queries.astype(np.float64) @ vectors.rows(rows).astype(np.float64).T, atol=1e-12)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    return np.take_along_axis(scores, order, 1), order
+
+
+@pytest.mark.parametrize("products", [256, 4096, 1 << 22])
+@pytest.mark.parametrize(("rows", "queries", "k"), [(3000, 37, 10), (3000, 1, 5), (300, 5, 300), (7, 3, 50)])
+def test_nearest_rows_equal_brute_force(monkeypatch, products, rows, queries, k):
+    monkeypatch.setattr(stored, "PRODUCTS", products)
+    monkeypatch.setattr(stored, "CANDIDATES", products)
+    draw = np.random.default_rng(rows + queries)
+    values = unit(draw.standard_normal((rows, 24)))
+    values[rows // 2 : rows // 2 + 3] = values[0]  # ties
+    values[1:3] = 0
+    given = unit(draw.standard_normal((queries, 24)))
+    given[0] = values[0]
+    cut = [values[:3], values[:0], values[3:100], values[100:]]
+    for vectors in (Vectors([values]), Vectors([30 * values]), Vectors(cut), Vectors(cut, 1.0001)):
+        scores, found = nearest(vectors, given, k)
+        expected, order = brute_force(vectors, given, k)
+        np.testing.assert_array_equal(found, order)
+        np.testing.assert_array_equal(scores, expected)
+
+
+def test_nearest_rows_equal_brute_force_if_products_ascend_or_are_equal(monkeypatch):
+    monkeypatch.setattr(stored, "PRODUCTS", 512)
+    monkeypatch.setattr(stored, "CANDIDATES", 64)
+    values = unit(np.random.default_rng(0).standard_normal((2000, 8)))
+    query = values[:1]
+    rising = Vectors([values[np.argsort(values @ query[0])]])
+    np.testing.assert_array_equal(nearest(rising, query, 9)[1], brute_force(rising, query, 9)[1])
+    same = Vectors([np.repeat(query, 2000, axis=0)])
+    np.testing.assert_array_equal(nearest(same, query, 9)[1], [np.arange(9)])
+
+
+def test_bm25_scores_equal_the_formula():
+    texts = ["The cat sat.", "A cat and a dog, and a cat!", "", "dogs", "the the the"]
+    index = Bm25.build(texts)
+    documents = Terms()(texts)
+    mean = np.mean([len(each) for each in documents])
+    for query in ("cat", "The dog", "dog dog", "unheard of"):
+        expected = np.zeros(len(texts))
+        for term in Terms()([query])[0]:
+            df = sum(term in each for each in documents)
+            idf = math.log(1 + (len(texts) - df + 0.5) / (df + 0.5))
+            for row, each in enumerate(documents):
+                tf = each.count(term)
+                expected[row] += idf * tf / (tf + 1.5 * (1 - 0.75 + 0.75 * len(each) / mean)) if df else 0
+        np.testing.assert_allclose(index.scores(query), expected, rtol=1e-5, atol=1e-7)
+        best = [row for row in np.argsort(-expected, kind="stable").tolist() if expected[row] > 0]
+        for k in (1, 2, 5):
+            assert index.search(query, k).tolist() == best[:k]
+
+
+def test_passages_cover_the_whole_text_and_begin_and_end_between_words():
+    for seed in range(20):
+        text = some_texts(1, seed, most=90)[0] + " end"
+        tokens = [(match.start(), match.end()) for match in re.finditer(r"word|\d+|end", text)]
+        for size in (8, 9, 30):
+            spans = windows(text, tokens, size)
+            assert spans[0][0] == 0
+            assert spans[-1][1] == len(text)
+            for start, end in spans:
+                assert sum(start <= token[0] and token[1] <= end for token in tokens) <= size
+                assert start == 0 or text[start - 1] == " "
+                assert end == len(text) or text[end] == " "
+            for (_, end), (start, _) in pairwise(spans):
+                assert start <= end + 1
+            assert [start for start, _ in spans] == sorted({start for start, _ in spans})
+    assert windows("x" * 50, [(each, each + 1) for each in range(50)], 20)[0] == (0, 20)  # a long word is cut
+    assert windows(" \t", [], 8) == []

@@ -56,11 +56,9 @@ def test_search_results_equal_brute_force(tmp_path, encoder):
         assert found[3] == []
         assert len(each) == 500
         assert len(each.rows) == 498
-    table = stored(tmp_path / "index")
-    assert table.column("text").to_pylist() == texts
-    assert table.column("id").to_pylist() == ids
-    passages = [[(each["start"], each["end"]) for each in parts] for parts in table.column("passages").to_pylist()]
-    assert passages == [[(0, len(text))] if text.strip() else [] for text in texts]
+    stored = content(tmp_path / "index")
+    assert (stored["text"], stored["id"]) == (texts, ids)
+    assert cuts(stored)[0] == [[(0, len(text))] if text.strip() else [] for text in texts]
 
 
 def names(rows):
@@ -86,9 +84,15 @@ class Counted:
     encode_query = encode_document = encode
 
 
-def stored(folder):
-    """Reads the rows of an index with pyarrow alone."""
-    return pa.ipc.open_file(folder / "rows.arrow").read_all()
+def content(folder):
+    """Reads ids, texts, hashes, and passages with their vectors from an index with pyarrow alone."""
+    return pa.ipc.open_file(folder / "rows.arrow").read_all().to_pydict()
+
+
+def cuts(found):
+    """Returns the places of the passages of each row, and the vectors of all passages."""
+    places = [[(each["start"], each["end"]) for each in parts] for parts in found["passages"]]
+    return places, np.array([each["vector"] for parts in found["passages"] for each in parts])
 
 
 def files(folder):
@@ -148,6 +152,8 @@ def test_an_index_built_with_another_corpus_model_or_setting_is_refused(tmp_path
     for arguments, settings, message in cases:
         with pytest.raises(InputError, match=f"{message}.* --rebuild"):
             SearchIndex.build(*arguments, folder, **settings)
+    with writing.locked(folder), pytest.raises(InputError, match="another process is writing to this in"):
+        SearchIndex.build(encoder, texts[1:], folder)
     with pytest.raises(InputError, match="was built with another model"):
         SearchIndex.open(folder, other)
     assert len(SearchIndex.build(other, texts[:10], folder, rebuild=True)) == 10
@@ -157,14 +163,11 @@ def test_an_index_built_with_another_corpus_model_or_setting_is_refused(tmp_path
         SearchIndex.open(folder, Encoder(tmp_path / "moved", pooler="cls", device="cpu"))
 
 
-def flipped(path):
-    """Changes one byte of a file after the other, at positions in all parts of the file; restores the file."""
-    whole = path.read_bytes()
-    places = {*range(min(len(whole), 40)), *np.linspace(0, len(whole) - 1, 25).astype(int).tolist()}
+def changed(data, *more):
+    """Yields the bytes with one of them changed, at positions in all parts and at further ones."""
+    places = {*range(min(len(data), 40)), *np.linspace(0, len(data) - 1, 25).astype(int).tolist(), *more}
     for place in sorted(places):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-        yield place
-    path.write_bytes(whole)
+        yield data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
 def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch, encoder, cse, glove):
@@ -179,8 +182,8 @@ def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch
     assert len(index.vectors.arrays) > 1
     data, messages = path.read_bytes(), []
     first = data.index(index.vectors.rows(np.arange(1)).tobytes())
-    for place in (0, first, first + 1, *flipped(path)):
-        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    for damaged in changed(data, first, first + 1):
+        path.write_bytes(damaged)
         try:
             opened = SearchIndex.open(folder, encoder)
         except InputError as error:
@@ -194,9 +197,12 @@ def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch
     path.write_bytes(data)
     (bm25,) = folder.glob("bm25-*")
     for part in bm25.iterdir():
-        for _ in flipped(part):
+        whole = part.read_bytes()
+        for damaged in changed(whole):
+            part.write_bytes(damaged)
             with pytest.raises(InputError, match=r"bm25.*: cannot be read .*; remove the folder to build it again"):
                 SearchIndex.open(folder, encoder).prepare(PLAIN)
+        part.write_bytes(whole)
     assert (SearchIndex.open(folder, encoder)._state.bm25(PLAIN).scores(texts[0]) == words.scores(texts[0])).all()
     path.write_bytes(data[:first] + bytes([data[first] ^ 1]) + data[first + 1 :])
     refused(cse("search", folder, "--query", "word1"), f"{path}: is damaged; build the index again with --rebuild")
@@ -210,11 +216,6 @@ def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch
         SearchIndex.open(folder, encoder)
 
 
-def content(folder):
-    """Returns the content of an index: ids, texts, hashes, and passages with their vectors."""
-    return stored(folder).to_pydict()
-
-
 @pytest.mark.parametrize("settings", [{}, {"passages": 8}])
 def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monkeypatch, encoder, settings):
     monkeypatch.setattr(writing, "BLOCK", 16)
@@ -224,7 +225,7 @@ def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monke
     rows = draw.permutation(len(pool))[:200].tolist()
     SearchIndex.build(encoder, [pool[row] for row in rows], tmp_path / "index", ids=names(rows), **settings)
     for step in range(12):
-        before, vectors = list(rows), dict(zip(*vectors_by_text(tmp_path / "index"), strict=True))
+        before, earlier = list(rows), content(tmp_path / "index")
         if step % 4 == 0:  # a change, a removal and an insertion
             rows[int(draw.integers(len(rows)))] = int(draw.integers(len(pool)))
             del rows[int(draw.integers(len(rows)))]
@@ -247,26 +248,16 @@ def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monke
         ours, theirs = content(tmp_path / "index"), content(tmp_path / "new")
         for name in ("id", "text", "hash"):
             assert ours[name] == theirs[name]
-        same_passages(ours["passages"], theirs["passages"])
-        for text, vector in zip(*vectors_by_text(tmp_path / "index"), strict=True):
-            assert vectors.get(text, vector) == vector  # kept vectors are bit-identical
+        assert cuts(ours)[0] == cuts(theirs)[0]
+        np.testing.assert_allclose(cuts(ours)[1], cuts(theirs)[1], atol=1e-6)
+        kept = dict(zip(earlier["text"], earlier["passages"], strict=True))
+        for text, parts in zip(ours["text"], ours["passages"], strict=True):
+            assert kept.get(text, parts) == parts  # kept vectors are bit-identical
         assert [each.name for each in (tmp_path / "index").iterdir()] == ["rows.arrow"]
         queries = ["word1 word2", texts[7]]
         assert [[hit.id for hit in hits] for hits in index.search(queries, 9)] == [
             [hit.id for hit in hits] for hits in SearchIndex.open(tmp_path / "new", encoder).search(queries, 9)
         ]
-
-
-def vectors_by_text(folder):
-    table = stored(folder)
-    return table.column("text").to_pylist(), [repr(parts) for parts in table.column("passages").to_pylist()]
-
-
-def same_passages(ours, theirs):
-    for one, other in zip(ours, theirs, strict=True):
-        assert [(each["start"], each["end"]) for each in one] == [(each["start"], each["end"]) for each in other]
-        for left, right in zip(one, other, strict=True):
-            np.testing.assert_allclose(left["vector"], right["vector"], atol=1e-6)
 
 
 def test_rows_can_be_removed_and_replaced(tmp_path, encoder):
@@ -362,16 +353,6 @@ def test_an_index_that_cannot_be_changed_can_be_searched_if_the_corpus_is_the_sa
         SearchIndex.build(encoder, texts[1:], tmp_path / "index")
 
 
-def test_a_locked_index_is_refused(tmp_path, encoder):
-    SearchIndex.build(encoder, some_texts(20), tmp_path / "index")
-    with writing.locked(tmp_path / "index"), pytest.raises(InputError, match="another process is writing to this in"):
-        SearchIndex.build(encoder, some_texts(30), tmp_path / "index")
-
-
-def standardised(scores):
-    return (scores - scores.mean()) / scores.std() if scores.std() else 0 * scores
-
-
 @pytest.mark.parametrize(
     ("passages", "fusion"),
     [(8, Fusion()), (None, Fusion(0.2)), (8, Fusion(1.0, language="english")), (None, Fusion(0.0))],
@@ -383,6 +364,10 @@ def test_scores_of_vectors_and_bm25_are_pooled(passages, fusion, encoder):
     rows = np.unique(index.rows)
     words = Bm25.build(texts, terms=terms_for(texts, fusion.language, fusion.stop_words, fusion.bm25_tokenizer))
     weight = index._state.weight(fusion)
+
+    def standardised(scores):
+        return (scores - scores.mean()) / scores.std() if scores.std() else 0 * scores
+
     for text in ("word7 word8 the word9", "xyzzy"):
         places = vectors @ unit(encoder.encode([text]))[0].astype(np.float64)
         dense = np.array([places[index.rows == row].max() for row in rows])
@@ -467,29 +452,6 @@ def test_rows_are_ranked_by_their_best_passage(encoder):
         assert np.allclose([hit.score for hit in hits], [scores[row][0] for row in best], atol=1e-5)
         assert {hit.row for hit in hits} == set(best)
         assert all(hit.text == scores[hit.row][1] for hit in hits)
-
-
-def test_search_uses_the_prompts_and_the_similarity_function_of_the_model(encoder):
-    class Prompted:
-        similarity_name = "dot"
-
-        def __getattr__(self, name):
-            return getattr(encoder, name)
-
-        def encode_query(self, texts, **arguments):
-            return encoder.encode([f"word1 {text}" for text in texts], **arguments)
-
-        def encode_document(self, texts, **arguments):
-            return 3 * encoder.encode([f"{text} word2" for text in texts], **arguments)
-
-    texts, queries = some_texts(100), ["word3", "word4 word5"]
-    found = SearchIndex.build(Prompted(), texts).search(queries, 4)
-    vectors = 3 * encoder.encode([f"{text} word2" for text in texts])
-    given = encoder.encode([f"word1 {text}" for text in queries])
-    for scores, hits in zip(given @ vectors.T, found, strict=True):
-        best = np.argsort(-scores, kind="stable")[:4]
-        assert [hit.row for hit in hits] == best.tolist()
-        np.testing.assert_allclose([hit.score for hit in hits], scores[best], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
