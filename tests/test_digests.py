@@ -4,6 +4,7 @@
 tests/digests.json, its message must state which digests change and why.
 """
 
+import contextlib
 import hashlib
 import json
 from itertools import product
@@ -25,20 +26,14 @@ def sha256(data):
 
 def index_digests(rows, folder):
     """Yields the name and digest of each index and matrix. An index stores its corpus path, so the path is relative."""
-    import os
-
     from cse.tfidf.build import build_index
 
     (folder / "corpus.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        for tokenizer in TOKENIZERS:
+    for tokenizer in TOKENIZERS:
+        with contextlib.chdir(folder):
             build_index(["corpus.txt"], tokenizer, words={"tokenizer": tokenizer})
-            for name in ("index.safetensors", "matrix.npz"):
-                yield f"{tokenizer}/{name}", sha256((folder / tokenizer / name).read_bytes())
-    finally:
-        os.chdir(before)
+        for name in ("index.safetensors", "matrix.npz"):
+            yield f"{tokenizer}/{name}", sha256((folder / tokenizer / name).read_bytes())
 
 
 def negative_digests(rows, folder):

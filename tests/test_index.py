@@ -1,9 +1,8 @@
-"""The TF-IDF index: comparison with the reference implementation and scikit-learn; saving, opening and merging."""
+"""The TF-IDF index and its tokenizers, compared with the reference implementation, scikit-learn and NLTK."""
 
 import gzip
 import json
 import math
-import pickle
 
 import numpy as np
 import pytest
@@ -11,7 +10,9 @@ import scipy.sparse
 from sklearn.feature_extraction.text import CountVectorizer
 
 from cse import InputError, TfidfIndex
+from cse._core import tokenize
 from cse.tfidf.build import build_index
+from cse.tfidf.options import word_options
 from una_reference import ReferenceIndex
 
 
@@ -20,25 +21,10 @@ def write(path, text):
     return path
 
 
-@pytest.fixture(scope="module")
-def twenty_thousand(tmp_path_factory, shared):
-    folder = tmp_path_factory.mktemp("rows")
-    with gzip.open(shared("corpus/enwiki1m.txt.gz"), "rt", encoding="utf8", newline="\n") as file:
-        rows = [next(file) for _ in range(20_000)]
-    return write(folder / "first.txt", "".join(rows)), [row.rstrip("\n") for row in rows]
-
-
-@pytest.fixture(params=["sample", pytest.param("twenty_thousand", marks=pytest.mark.slow)])
-def corpus(request, sample, sample_rows):
-    """The path and rows of a corpus: the sample that cse contains, and 20,000 sentences of the shared data."""
-    return (sample, sample_rows) if request.param == "sample" else request.getfixturevalue("twenty_thousand")
-
-
-def test_df_idf_and_max_score_equal_those_of_the_reference(corpus):
-    path, rows = corpus
-    twin = ReferenceIndex.build(rows)
-    index = TfidfIndex.build(path, tokenizer="whitespace")
-    assert index.info.documents == twin.documents == len(rows)
+def test_df_idf_and_max_score_equal_those_of_the_reference(sample, sample_rows):
+    twin = ReferenceIndex.build(sample_rows)
+    index = TfidfIndex.build(sample, tokenizer="whitespace")
+    assert index.info.documents == twin.documents == 10_000
     assert index.terms == twin.terms
     assert index.df.tolist() == [twin.df[term] for term in twin.terms]
     np.testing.assert_allclose(index.idf, [twin.idf[term] for term in twin.terms], rtol=1e-12)
@@ -46,28 +32,20 @@ def test_df_idf_and_max_score_equal_those_of_the_reference(corpus):
     assert [index.terms[t] for t in index.by_rank] == twin.by_rank
 
 
-def test_matrix_equals_the_formula_applied_to_counts_of_scikit_learn(corpus, tmp_path):
-    path, rows = corpus
-    build_index([str(path)], tmp_path, words={"tokenizer": "whitespace"})
+def test_matrix_equals_the_formula_applied_to_counts_of_scikit_learn(sample, sample_rows, tmp_path):
+    build_index([str(sample)], tmp_path, words={"tokenizer": "whitespace"})
     matrix = scipy.sparse.load_npz(tmp_path / "matrix.npz")
     counter = CountVectorizer(tokenizer=str.split, token_pattern=None, lowercase=True)
-    counts = counter.fit_transform(rows).tocoo()
+    counts = counter.fit_transform(sample_rows).tocoo()
     # The index sorts terms by UTF-8 bytes and scikit-learn sorts them by code points; both give the same order.
     assert counter.get_feature_names_out().tolist() == TfidfIndex.open(tmp_path).terms
     length = np.asarray(counts.sum(axis=1)).ravel()
     df = np.bincount(counts.col, minlength=counts.shape[1])
-    values = np.log1p(counts.data / length[counts.row]) * np.log(len(rows) / df)[counts.col]
+    values = np.log1p(counts.data / length[counts.row]) * np.log(10_000 / df)[counts.col]
     expected = scipy.sparse.csr_matrix((values, (counts.row, counts.col)), shape=counts.shape)
     assert matrix.shape == expected.shape
     assert matrix.has_sorted_indices
     assert abs(matrix - expected).max() < 1e-12
-
-
-@pytest.mark.slow
-def test_the_index_of_a_million_sentences_counts_a_million_documents(shared, tmp_path):
-    path = shared("corpus/enwiki1m.txt.gz")
-    index = TfidfIndex.build(path)
-    assert (index.info.documents, index.info.rows, index.info.blank) == (1_000_000, 1_000_000, 0)
 
 
 def test_index_and_matrix_do_not_depend_on_the_number_of_threads(sample, tmp_path):
@@ -112,12 +90,6 @@ def test_rows_are_split_at_newlines_only(tmp_path, separator):
     assert TfidfIndex.build(path).terms == ["one", "three", "two"]
 
 
-def test_a_byte_order_mark_and_carriage_returns_at_line_ends_are_ignored(tmp_path):
-    plain = write(tmp_path / "plain.txt", "one two\nthree\n")
-    windows = write(tmp_path / "windows.txt", b"\xef\xbb\xbfone two\r\nthree\r\n")
-    assert TfidfIndex.build(windows, tokenizer="whitespace").terms == TfidfIndex.build(plain).terms
-
-
 def test_an_opened_index_equals_the_saved_index(sample_index, tmp_path):
     sample_index.save(tmp_path)
     opened = TfidfIndex.open(tmp_path)
@@ -160,16 +132,6 @@ def test_merged_shards_equal_one_build_byte_for_byte(sample, tmp_path, cse_here)
     assert [path.name for path in (tmp_path / "all").iterdir()] == ["index.safetensors"]
 
 
-def test_merge_refuses_shards_with_different_tokenizers_and_missing_shards(sample, tmp_path):
-    for tokenizer in ("unicode", "whitespace"):
-        build_index([str(sample)], tmp_path / tokenizer, words={"tokenizer": tokenizer}, matrix=False)
-    with pytest.raises(InputError, match="whitespace: its tokenizer is whitespace, but the previous index has"):
-        TfidfIndex.merge([tmp_path / "unicode", tmp_path / "whitespace"], tmp_path / "all")
-    with pytest.raises(InputError, match="nowhere: no TF-IDF index there"):
-        TfidfIndex.merge([tmp_path / "unicode", tmp_path / "nowhere"], tmp_path / "all")
-    assert not (tmp_path / "all").exists()
-
-
 def test_transform_equals_the_matrix_and_ignores_unknown_terms(sample, sample_rows, tmp_path):
     build_index([str(sample)], tmp_path)
     matrix, index = scipy.sparse.load_npz(tmp_path / "matrix.npz"), TfidfIndex.open(tmp_path)
@@ -179,12 +141,6 @@ def test_transform_equals_the_matrix_and_ignores_unknown_terms(sample, sample_ro
     assert known[the] == pytest.approx(math.log(2) * index.idf[the])
     assert with_unknown[the] == pytest.approx(math.log(1.5) * index.idf[the])
     assert np.count_nonzero(with_unknown) == 1
-
-
-def test_an_index_can_be_pickled(sample_index, sample_rows):
-    again = pickle.loads(pickle.dumps(sample_index))
-    assert again.to_bytes() == sample_index.to_bytes()
-    assert again.augment(sample_rows[:5]) == sample_index.augment(sample_rows[:5])
 
 
 def test_a_sentence_without_words_is_a_document(tmp_path):
@@ -198,3 +154,130 @@ def test_a_new_index_without_a_matrix_removes_the_old_matrix(tmp_path):
     build_index([str(path)], tmp_path / "out")
     build_index([str(path)], tmp_path / "out", matrix=False)
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["index.safetensors"]
+
+
+AWKWARD = [
+    "",
+    "\"Don't,\" she said, \"can't we? I'd've gone...\"",
+    "they'll pay $1,234.50 (e.g. to foo@bar.com) - or 50%; won't they?!",
+    "''quoted'' `ticks` ``more`` \u201ccurly\u201d \u00abguillemets\u00bb it's 'tis 'twas",
+    "gimme cannot gonna wanna more'n d'ye lemme gotta whaddaya",
+    "U.S.A. ends. here... (\u2026) a--b [c] {d} <e> *f* g,h:i 1:30 1,5 ,5 ;x",
+    "\u0130stanbul STRASSE \u00df \u03a3\u0391\u03a3 na\u00efve \u5317\u4eac \u0663,\u0664 \u00b2 \u2167 \u1d2c",
+    "tabs\there\x0bthere\x1cnbsp\xa0thin\u2009line\u2028end \u0085 \r",
+    "'s 'll n't ' '' \" \"\" . .. ... , : ,, :: a' 'b c'd'e",
+]
+
+
+def tokens(text, **words):
+    return [term for _, _, term in tokenize(text, word_options(**words))]
+
+
+@pytest.fixture(scope="module")
+def nltk_tokens():
+    nltk = pytest.importorskip("nltk.tokenize", reason="nltk is not installed: pip install nltk")
+    tokenizer = nltk.NLTKWordTokenizer()
+    return lambda line: tokenizer.tokenize(line.lower())
+
+
+def test_treebank_equals_nltk_on_difficult_lines_and_on_the_sample(nltk_tokens, sample_rows):
+    for line in [*AWKWARD, *sample_rows[::4]]:
+        assert tokens(line, tokenizer="treebank") == nltk_tokens(line)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", ["corpus/wiki10k.txt", "sts_raw"])
+def test_treebank_equals_nltk_on_wikipedia_and_every_sts_file(nltk_tokens, shared, folder):
+    root = shared(folder)
+    files = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
+    assert files
+    words = word_options(tokenizer="treebank")
+    compared = set()
+    for file in files:
+        for number, line in enumerate(file.read_text(encoding="utf8", errors="replace").split("\n")):
+            whole = {line} if number % 10 == 0 else set()  # a line with its tabs holds no other words than its fields
+            for field in whole | {*line.split("\t")}:
+                if field not in compared:
+                    compared.add(field)
+                    assert [term for _, _, term in tokenize(field, words)] == nltk_tokens(field), (file, field)
+    assert len(compared) > 5000
+
+
+@pytest.mark.parametrize("tokenizer", ["unicode", "whitespace", "treebank"])
+def test_spans_of_terms_are_character_positions(tokenizer, sample_rows):
+    for text in [*AWKWARD, *sample_rows[:200]]:
+        last = 0
+        for start, end, term in tokenize(text, word_options(tokenizer=tokenizer)):
+            assert last <= start < end <= len(text)
+            assert text[start:end].lower() == term or text[start:end] in ('"', "''"), (text[start:end], term)
+            last = end
+
+
+def test_terms_have_the_case_and_unicode_normal_form_set_by_the_options():
+    text = "The \ufb01ne \uff26ull \u212b K\u00c4SE"
+    for tokenizer in ("unicode", "whitespace", "treebank"):
+        options = {"tokenizer": tokenizer}
+        assert tokens(text, **options) == text.lower().split()
+        assert tokens(text, lowercase=False, **options) == text.split()
+        assert tokens(text, nfkc=True, **options) == ["the", "fine", "full", "\u00e5", "k\u00e4se"]
+        assert tokens(text, nfkc=True, lowercase=False, **options) == ["The", "fine", "Full", "\u00c5", "K\u00c4SE"]
+
+
+def test_an_index_stores_its_word_options(tmp_path, cse):
+    (tmp_path / "a.txt").write_text("The \uff26ox\nthe fox\n", encoding="utf8")
+    done = cse("build-tfidf", "a.txt", "--no-lowercase", "--nfkc", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    index = TfidfIndex.open(tmp_path / "tfidf")
+    assert index.terms == ["Fox", "The", "fox", "the"]
+    assert index.words == {"tokenizer": "unicode", "lowercase": False, "nfkc": True}
+    assert index.transform(["the \uff26ox"]).indices.tolist() == [0, 3]
+    TfidfIndex.build(tmp_path / "a.txt").save(tmp_path / "other")
+    for name, message in (("tfidf", "unicode, case kept, NFKC"), ("nowhere", "nowhere: no TF-IDF index there")):
+        with pytest.raises(InputError, match=message):
+            TfidfIndex.merge([tmp_path / "other", tmp_path / name], tmp_path / "all")
+    assert not (tmp_path / "all").exists()
+
+
+def test_surface_plain_is_the_default_of_a_treebank_index(sample, sample_rows, nltk_tokens):
+    index = TfidfIndex.build(sample, tokenizer="treebank")
+    assert index.augment(sample_rows[:50]) == index.augment(sample_rows[:50], surface="plain")
+    for row, text in enumerate(sample_rows[:50]):
+        negative, replaced = index.replacements(text, row=row)
+        words = nltk_tokens(text)
+        assert len(negative.split(" ")) == len(words)
+        for new in replaced:
+            assert negative[slice(*new.new_span)] == new.new
+            assert text[slice(*new.span)] == new.old
+        kept = [word for word, other in zip(words, negative.split(" "), strict=True) if word == other]
+        assert len(kept) == len(words) - len(replaced)
+    with pytest.raises(InputError, match="treebank"):
+        index.augment(sample_rows[:1], surface="keep")
+
+
+def test_a_filtered_index_has_only_some_terms_and_cannot_be_saved(sample, sample_rows, tmp_path, cse):
+    whole = TfidfIndex.build(sample)
+    whole.save(tmp_path / "tfidf")
+    some = TfidfIndex.open(tmp_path / "tfidf", min_df=3, max_terms=1000)
+    assert len(some) == 1000
+    df = dict(zip(whole.terms, whole.df.tolist(), strict=True))
+    assert set(some.terms) == set(sorted(df, key=lambda term: (-df[term], term.encode()))[:1000])
+    column = {term: t for t, term in enumerate(whole.terms)}
+    shown = [column[term] for term in some.terms]
+    assert some.terms == sorted(some.terms, key=str.encode)
+    for mine, theirs in [(some.idf, whole.idf), (some.max_score, whole.max_score), (some.df, whole.df)]:
+        assert (mine == theirs[shown]).all()
+    few = sample_rows[:100]
+    assert (some.transform(few) != whole.transform(few)[:, shown]).nnz == 0
+    drawn = {r.new.lower() for row, text in enumerate(few) for r in some.replacements(text, row=row)[1]}
+    assert drawn < set(some.terms)
+    # A word keeps its score even if its term was removed by the filter.
+    for text in few[:20]:
+        assert [w.score for w in some.explain(text)] == [w.score for w in whole.explain(text)]
+    assert not some.idf.flags.writeable
+    with pytest.raises(InputError, match="does not contain all terms"):
+        some.save(tmp_path / "other")
+    with pytest.raises(InputError, match=r"none of the [0-9]+ terms is left"):
+        TfidfIndex.open(tmp_path / "tfidf", min_df=10**9)
+    done = cse("augment", sample, "--min-df", 3, "--max-terms", 1000, "-o", "out.txt", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out.txt").read_text(encoding="utf8").split("\n")[:-1] == some.augment(sample_rows)

@@ -9,6 +9,7 @@ from cse import InputError
 from cse.encoder.resolve import find_model
 from cse.encoder.trained import load_tokenizer
 from cse.encoder.vocabulary import MIN_COUNT, count_words
+from test_cli import refused
 
 TRICKY = [
     "The Boundary-Layer: na\u00efve caf\u00e9, CAF\u00c9! (don't) e_mail",
@@ -37,9 +38,8 @@ def tokenizer(tiny_bert):
     return load_tokenizer(find_model(str(tiny_bert)))
 
 
-@pytest.fixture(scope="module")
-def by_hand(tokenizer, rows):
-    """Words and their pieces, from the word numbers that the tokenizer gives to the tokens of each whole text."""
+def test_words_and_pieces_equal_those_of_the_tokenizer_on_whole_texts(tokenizer, rows):
+    """The tokenizer gives a word number to each token of a whole text."""
     counts, pieces = Counter(), {}
     for text in [*rows, *TRICKY]:
         found = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
@@ -50,11 +50,6 @@ def by_hand(tokenizer, rows):
             word = tokenizer.backend_tokenizer.normalizer.normalize_str("".join(part for part, _ in parts))
             counts[word] += 1
             pieces[word] = tuple(piece for _, piece in parts)
-    return counts, pieces
-
-
-def test_words_and_pieces_equal_those_of_the_tokenizer_on_whole_texts(tokenizer, rows, by_hand):
-    counts, pieces = by_hand
     found = count_words(tokenizer, [rows, TRICKY], "test")
     assert found.words == counts.total()
     assert found.tokens == sum(count * len(pieces[word]) for word, count in counts.items())
@@ -107,9 +102,8 @@ def test_doctor_counts_texts_that_the_model_reads_as_the_same_tokens(cse, tmp_pa
     done = cse("doctor", tmp_path / "c.txt", "--model", tiny_bert, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["model"]["equal_texts"] == 3
-    assert "3 texts have the first 32 tokens of another text" in cse(
-        "doctor", tmp_path / "c.txt", "--model", tiny_bert
-    ).stdout.replace("\n", " ")
+    shown = cse("doctor", tmp_path / "c.txt", "--model", tiny_bert).stdout.replace("\n", " ")
+    assert "3 texts have the first 32 tokens of another text" in shown
 
 
 @pytest.mark.parametrize(
@@ -121,8 +115,4 @@ def test_doctor_counts_texts_that_the_model_reads_as_the_same_tokens(cse, tmp_pa
     ],
 )
 def test_doctor_refuses_options_that_cannot_work(cse, corpus, arguments, message):
-    done = cse("doctor", corpus, *arguments)
-    assert done.returncode != 0
-    assert message in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert done.stdout == ""
+    refused(cse("doctor", corpus, *arguments), message)

@@ -8,6 +8,8 @@ from collections import Counter
 from itertools import chain, pairwise, product
 from unicodedata import category
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from safetensors import safe_open
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
@@ -93,27 +95,19 @@ def is_separate(tokenizer, character):
     return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)] == ["a", character, "a"]
 
 
-def kind(tokenizer):
-    def of(piece):
-        if piece.startswith("##") and len(piece) > 2:
-            return 2
-        return int(len(piece) == 1 and is_separate(tokenizer, piece))
+def reference(rows, tokenizer):
+    """Returns the reference index of rows, of which the words are the pieces of a tokenizer."""
 
-    return of
-
-
-def plain_split(tokenizer):
     def split(text):
         each = tokenizer.encode(text, add_special_tokens=False)
         return [(*span, piece) for span, piece in zip(each.offsets, each.tokens, strict=True) if piece != "[UNK]"]
 
-    return split
+    def kind(piece):
+        if piece.startswith("##") and len(piece) > 2:
+            return 2
+        return int(len(piece) == 1 and is_separate(tokenizer, piece))
 
-
-def joined(found):
-    """Returns the words of a list of pieces."""
-    text = " ".join(found).replace(" ##", "")
-    return text.split(" ")
+    return ReferenceIndex.build(rows, split, kind)
 
 
 def by_word(found):
@@ -128,7 +122,7 @@ def by_word(found):
 )
 def test_negatives_equal_those_of_the_reference(corpus, tokenizer, options, radius):
     rows, index = corpus
-    twin = ReferenceIndex.build(rows, plain_split(tokenizer), kind(tokenizer))
+    twin = reference(rows, tokenizer)
     assert [index.terms[term] for term in index.by_rank] == twin.by_rank
     ours = index.augment(rows, seed=5, epoch=2, radius=radius, **options)
     settings = {"beta": 0.5, "seed": 5, "epoch": 2, "radius": radius, **options}
@@ -153,7 +147,7 @@ def test_words_remain_words_and_whole_words_remain_the_intended_pieces(corpus, p
             mark = "##" if piece.startswith("##") else ""
             intended.append(mark + new[start, end] if (start, end) in new else piece)
         found = pieces.terms([negative])[0]
-        assert joined(found) == joined(intended)
+        assert " ".join(found).replace(" ##", "") == " ".join(intended).replace(" ##", "")
         parts = [by_word(each) for each in ([piece for _, _, piece in split], intended, found)]
         for before, wanted, after in zip(*parts, strict=True):
             if len(before) == 1 or before == wanted:
@@ -193,7 +187,7 @@ def test_a_piece_that_shares_a_character_with_another_is_not_replaced():
     index = TfidfIndex.from_texts(rows, tokenizer="wordpieces", pieces=pieces)
     assert [word.replaceable for word in index.explain(rows[0])] == [False] * 6 + [True] + [False] * 3
     assert index.augment(["한국"])[0] == "한국"
-    twin = ReferenceIndex.build(rows, plain_split(splitter), kind(splitter))
+    twin = reference(rows, splitter)
     for row, text in enumerate(rows):
         ours = index.augment([text], rows=[row], radius=9)[0]
         assert ours == twin.augment(text, row=row, seed=0, epoch=0, beta=0.5, radius=9)
@@ -210,26 +204,14 @@ def test_special_and_unknown_tokens_are_left_out(pieces):
     assert "☃" in index.augment(["Drei ☃ Männer"])[0]
 
 
-def test_an_index_of_files_equals_one_of_texts(tmp_path, pieces):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = [*rows_of("zh"), "", "a\x1eb, c", *rows_of("ja")]
-    (tmp_path / "a.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
-    pq.write_table(pa.table({"t": rows}), tmp_path / "a.parquet")
-    words = {"tokenizer": "wordpieces", "pieces": pieces}
-    whole = TfidfIndex.from_texts(rows, **words)
-    for path, column in (("a.txt", None), ("a.parquet", "t")):
-        index = TfidfIndex.build(tmp_path / path, column=column, **words)
-        assert (index.terms, index.info) == (whole.terms, whole.info)
-        assert index.by_rank.tolist() == whole.by_rank.tolist()
-        assert index.files[0].bytes == (tmp_path / path).stat().st_size
-
-
-def test_cse_augment_equals_the_python_api(tmp_path, pieces, cse):
+def test_an_index_of_files_and_cse_augment_equal_the_python_api(tmp_path, pieces, cse):
     rows = [*rows_of("ja"), "", "a\x1eb, c"]
     (tmp_path / "a.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
+    pq.write_table(pa.table({"t": rows}), tmp_path / "a.parquet")
     index = TfidfIndex.from_texts(rows, tokenizer="wordpieces", pieces=pieces)
+    for name, column in (("a.txt", None), ("a.parquet", "t")):
+        built = TfidfIndex.build(tmp_path / name, column=column, tokenizer="wordpieces", pieces=pieces)
+        assert (built.terms, built.info, built.by_rank.tolist()) == (index.terms, index.info, index.by_rank.tolist())
     index.save(tmp_path / "tfidf")
     expected = index.augment(rows, seed=3)
     parts = ("-o", "p", "--parts", "--compression", "none")
@@ -315,9 +297,8 @@ def test_a_run_uses_the_pieces_of_its_model_and_can_be_resumed(
     tmp_path, run_config, short_corpus, tiny_bert, pieces, cse_here
 ):
     index = tmp_path / "tfidf"
-    built = cse_here(
-        "build-tfidf", short_corpus, "--tokenizer", "wordpieces", "--model", tiny_bert, "--json", cwd=tmp_path
-    )
+    flags = ("--tokenizer", "wordpieces", "--model", tiny_bert, "--json")
+    built = cse_here("build-tfidf", short_corpus, *flags, cwd=tmp_path)
     assert built.returncode == 0, built.stderr
     assert json.loads(built.stdout)["written"].keys() == {"index.safetensors", "matrix.npz", "tokenizer.json"}
     una = {"una": {"every": 1, "use_as": "hard-negatives", "tokenizer": "wordpieces"}}
