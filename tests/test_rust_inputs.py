@@ -88,21 +88,23 @@ for bits, end in (("16", "le"), ("16", "be"), ("32", "le"), ("32", "be")):
     FORMATS[f"utf-{bits}-{end}"] = ("\ufeff" + TEXT).encode(f"utf-{bits}-{end}"), advice
 
 
+def calls(index, out, *paths, errors="strict"):
+    """Returns functions that read files in different ways and return the number of rows."""
+    names, reading = [str(path) for path in paths], {**READING, "encoding_errors": errors}
+    return (
+        lambda: TfidfIndex.build(names, encoding_errors=errors).info.rows,
+        lambda: len(_core.Rows.read(names, reading)),
+        lambda: index._core.augment_files(names, out, 1, False, index.draw_options(), reading)["rows"],
+    )
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("errors", ["strict", "replace"])
 def test_errors_about_files_in_unsupported_formats_give_path_and_advice(tmp_path, name, errors, sample_index):
     content, advice = FORMATS[name]
     path = tmp_path / "corpus.txt"
     path.write_bytes(content)
-    reading = {**READING, "encoding_errors": errors}
-    for call in (
-        lambda: TfidfIndex.build(path, encoding_errors=errors),
-        lambda: _core.build_to([str(path)], tmp_path / "tfidf", WORDS, True, reading),
-        lambda: _core.Rows.read([str(path)], reading),
-        lambda: sample_index._core.augment_files(
-            [str(path)], tmp_path / "out", 1, False, sample_index.draw_options(), reading
-        ),
-    ):
+    for call in calls(sample_index, tmp_path / "out", path, errors=errors):
         with pytest.raises(InputError) as raised:
             call()
         assert str(raised.value).startswith(f"{path}: ")
@@ -173,24 +175,14 @@ def test_an_empty_file_is_accepted_but_an_empty_corpus_is_refused(tmp_path, samp
     text.write_text(TEXT)
     out = tmp_path / "out"
 
-    def calls(*paths):
-        names = [str(path) for path in paths]
-        yield lambda: TfidfIndex.build(names).info.rows
-        yield lambda: len(_core.Rows.read(names, READING))
-        drawing = sample_index.draw_options()
-        yield lambda: sample_index._core.augment_files(names, out, 1, False, drawing, READING)["rows"]
-        yield lambda: diagnose(*paths)["rows"]
-
     for paths in ((empty, text), (text, empty), (empty, text, more)):
-        assert [call() for call in calls(*paths)] == [2] * 4
+        assert [call() for call in calls(sample_index, out, *paths)] == [diagnose(*paths)["rows"]] * 3 == [2] * 3
     assert [(file.bytes, file.rows) for file in TfidfIndex.build([empty, text]).files] == [(0, 0), (len(TEXT), 2)]
     out.unlink()
-    for call in calls(empty):
-        with pytest.raises(InputError, match=r"empty\.txt: the file is empty"):
-            call()
-    for call in calls(empty, more):
-        with pytest.raises(InputError, match=r"empty\.txt and 1 more: contains no rows"):
-            call()
+    for paths, message in (((empty,), "the file is empty"), ((empty, more), "and 1 more: contains no rows")):
+        for call in (*calls(sample_index, out, *paths), lambda paths=paths: diagnose(*paths)):
+            with pytest.raises(InputError, match=rf"empty\.txt:? {message}"):
+                call()
     assert not out.exists()
     # A shard may be empty, but the merged index may not.
     shards = [_core.count([str(path)], WORDS, READING) for path in (empty, text)]

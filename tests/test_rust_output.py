@@ -1,11 +1,14 @@
-"""Tests of output from the Rust core: closed outputs, temporary files, cancelled calls, messages, and blank rows."""
+"""Tests of the Rust core: closed outputs, temporary files, cancelled calls, blank rows, forks, and its modules."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from graphlib import TopologicalSorter
+from pathlib import Path
 
 import pytest
 
@@ -90,29 +93,6 @@ def test_only_temporary_files_of_killed_processes_are_removed(tmp_path, stalled,
 READING = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 2}
 
 
-def cancelled(work, started):
-    """Runs ``work`` in a thread and cancels it once ``started`` returns true.
-
-    Returns the exception that ``work`` raised, and the seconds from the cancellation to the end of the thread.
-    """
-    progress, raised = _core.Progress(), []
-
-    def run():
-        try:
-            work(progress)
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    wait_for(lambda: started(progress))
-    progress.cancel()
-    since = time.monotonic()
-    thread.join(30)
-    assert not thread.is_alive()
-    return raised[0], time.monotonic() - since
-
-
 @pytest.mark.parametrize("what", ["build", "augment"])
 @pytest.mark.parametrize("source", ["file", "pipe"])
 def test_a_cancelled_call_returns_soon_and_leaves_no_files(tmp_path, sample, sample_index, what, source):
@@ -132,12 +112,14 @@ def test_a_cancelled_call_returns_soon_and_leaves_no_files(tmp_path, sample, sam
             [str(path)], out / "out.txt", 50, False, sample_index.draw_options(), READING, progress
         ),
     }[what]
-    started = (lambda progress: progress.done > 0) if source == "file" else (lambda progress: progress is not None)
-    error, seconds = cancelled(work, started)
+    progress = _core.Progress()
+    done = ThreadPoolExecutor(1).submit(work, progress)
+    wait_for(lambda: progress.done > 0 if source == "file" else done.running())
+    progress.cancel()
+    with pytest.raises(KeyboardInterrupt):
+        done.result(timeout=3)
     os.close(reading)
     os.close(writing)
-    assert isinstance(error, KeyboardInterrupt)
-    assert seconds < 3
     assert list(out.iterdir()) == []
 
 
@@ -178,3 +160,91 @@ def test_a_pipe_closed_by_its_reader_causes_a_broken_pipe_error(indexed, sample)
     _, message = process.communicate(timeout=60)
     assert process.returncode == 3
     assert message.startswith("BrokenPipeError 32 ")
+
+
+# The parent process opens and builds indexes; then each task does the same in a worker process.
+PREPARE = """
+import pickle, sys
+import multiprocessing
+from cse import TfidfIndex
+
+corpus, folder = sys.argv[1:]
+TEXTS = ["A man is playing a guitar.", "Two dogs run over the snow."]
+
+def task(number):
+    index = TfidfIndex.open(folder)
+    built = TfidfIndex.build(corpus, threads=number % 3)
+    counted = TfidfIndex.from_texts(TEXTS)
+    copy = pickle.loads(pickle.dumps(index))
+    assert len(index) == len(built) == len(copy) > 1000 and len(counted) > 5
+    assert copy.augment(TEXTS) == built.augment(TEXTS)
+    return built.augment(TEXTS)
+
+if __name__ == "__main__":
+    built = TfidfIndex.build(corpus)
+    built.save(folder)
+    expected = task(0)
+"""
+
+CASES = {
+    "process": """
+    for method in ("fork", "forkserver", "spawn"):
+        context = multiprocessing.get_context(method)
+        with context.Pool(2) as pool:
+            assert pool.map(task, range(4)) == [expected] * 4
+""",
+    "fork_of_a_fork": """
+    import os
+    for generation in range(3):
+        child = os.fork()
+        if child:
+            _, status = os.waitpid(child, 0)
+            os._exit(os.waitstatus_to_exitcode(status))
+        assert task(generation) == expected
+    os._exit(0)
+""",
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_rust_core_works_in_forks_and_in_workers_of_every_kind(tmp_path, sample, case):
+    script = tmp_path / "script.py"
+    script.write_text(PREPARE + CASES[case])
+    arguments = [sys.executable, script, sample, tmp_path / "tfidf"]
+    process = subprocess.Popen(
+        arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        output, _ = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        pytest.fail("not finished after 120 seconds")
+    assert process.returncode == 0, output
+
+
+SOURCE = Path(__file__).parents[1] / "rust" / "src"
+
+
+def imports(path, modules):
+    """Returns the modules that a file names with ``crate::``, outside its comments and its unit tests."""
+    code = re.sub(r"//.*", "", path.read_text("utf8").partition("#[cfg(test)]")[0])
+    # crate::a::{b, c::d} -> crate::a::b, crate::a::c::d
+    names = set(re.findall(r"crate::((?:\w+::)*\w+)", code))
+    for base, group in re.findall(r"crate::((?:\w+::)*)\{([^{}]*)", code):
+        names |= {base + each.strip() for each in group.split(",") if each.strip()}
+    found = set()
+    for name in names:
+        parts = name.split("::")
+        longest = next(("/".join(parts[:n]) for n in range(len(parts), 0, -1) if "/".join(parts[:n]) in modules), None)
+        found |= {longest} - {None}
+    return found
+
+
+def test_no_module_of_the_core_imports_itself_through_others():
+    paths = [path for path in SOURCE.rglob("*.rs") if path.name != "lib.rs"]
+    modules = {str(path.relative_to(SOURCE).with_suffix("")).removesuffix("/mod"): path for path in paths}
+    assert len(modules) > 40
+    graph = {name: imports(path, modules) - {name} for name, path in modules.items()}
+    assert graph["una/augment"] >= {"una/word", "index", "text/tokenize"}
+    list(TopologicalSorter(graph).static_order())  # raises CycleError
