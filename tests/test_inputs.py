@@ -1,4 +1,4 @@
-"""Corpora given as files, patterns or tables: the rows that are read, row numbers, and error messages."""
+"""Texts given as lists, files, patterns or tables: the rows that are read, row numbers, and error messages."""
 
 import csv
 import gzip
@@ -6,16 +6,19 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset
 
-from cse import InputError, TfidfIndex, TrainConfig
+from cse import Encoder, InputError, SearchIndex, TfidfIndex, TrainConfig, train
 from cse.data.corpus import Corpus
 from cse.data.readers import joined_lines, resolve
 from cse.training.data import check_indexed, open_corpus
 from cse.training.setup import prepare
-
-pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'cse[tables]'")
-import pyarrow.parquet as pq  # noqa: E402
+from test_cli import refused
 
 TEXTS = [
     'Plain words, with "quotes" and commas.',
@@ -156,12 +159,9 @@ FAULTS = [
     ("t.parquet", b"PAR1 not really", "text", "t.parquet"),
     ("t.jsonl", b"\n\n", "a", "it has no record"),
     ("t.jsonl", b"not json\n", "text", "not a JSON object"),
-    (
-        "t.jsonl",
-        records({"a": {"text": "x", "id": 1}}),
-        "a",
-        f"line 1: {TEXT_EXPECTED}an object with the fields text, id",
-    ),
+    ("t.jsonl", b'{"text":"caf\xe9"}\n{"text":"a good row"}\n', "text", "row 1"),
+    ("t.jsonl", b'{"text":"a good row"}\n{"text":"caf\xe9"}\n', "text", "row 2"),
+    ("t.jsonl", records({"a": {"text": "x", "id": 1}}), "a", f"line 1: {TEXT_EXPECTED}an object with the fields te"),
     ("t.jsonl", records({"a": "x"}, {"a": None}, {"b": 1}, {"a": 7}), "a", f"line 4: {TEXT_EXPECTED}a number (7); "),
     ("t.jsonl", records({"a": ["x", "y"]}), "a", f"line 1: {TEXT_EXPECTED}a list; "),
     ("t.jsonl", records({"a": True}), "a", f"line 1: {TEXT_EXPECTED}a boolean (true); "),
@@ -193,27 +193,13 @@ def test_errors_of_other_tables_and_on_the_command_line(tmp_path, cse):
         TfidfIndex.build([])
     (tmp_path / "long.csv").write_bytes(b"a\nok\n" + b"x" * 5000 + b"\n")
     done = cse("build-tfidf", "long.csv", "--column", "a", "--max-line-bytes", 99, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "long.csv" in done.stderr
-    assert "row 2 of column a is longer" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("rows", [(b"a good row", b"caf\xe9 here"), (b"caf\xe9 here", b"a good row")])
-def test_invalid_utf8_in_jsonl_is_reported_by_row_or_replaced(tmp_path, cse, rows):
-    (tmp_path / "t.jsonl").write_bytes(b"".join(b'{"text":"' + row + b'"}\n' for row in rows))
-    number = 1 + rows.index(b"caf\xe9 here")
-    done = cse("build-tfidf", "t.jsonl", "--column", "text", cwd=tmp_path)
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    assert f"row {number}" in done.stderr
-    done = cse("build-tfidf", "t.jsonl", "--column", "text", "--encoding-errors", "replace", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    refused(done, "long.csv", "row 2 of column a is longer")
+    (tmp_path / "bad.jsonl").write_bytes(b'{"text":"caf\xe9 here"}\n')
+    assert TfidfIndex.build(tmp_path / "bad.jsonl", column="text", encoding_errors="replace").info.rows == 1
 
 
 def test_augment_refuses_a_compressed_output_file(indexed, sample, cse):
-    done = cse("augment", sample, "-o", "negatives.txt.gz", cwd=indexed)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "is plain lines" in done.stderr
+    refused(cse("augment", sample, "-o", "negatives.txt.gz", cwd=indexed), "is plain lines")
 
 
 def test_sample_is_the_installed_corpus_unless_a_file_has_this_name(tmp_path, monkeypatch):
@@ -231,3 +217,92 @@ def test_rows_of_a_large_table_keep_their_order(tmp_path):
     assert rows_of(resolve(path, "text")) == texts
     one, two = (TfidfIndex.build(path, column="text", threads=threads) for threads in (1, 2))
     assert one.to_bytes() == two.to_bytes()
+
+
+NOT_LISTS = [
+    "ab",
+    b"ab",
+    {"text": "a", "other": "b"},
+    pd.DataFrame({"text": ["a b"], "other": ["c d"]}),
+    pa.table({"text": ["a b"]}),
+    Dataset.from_dict({"text": ["a b"]}),
+    5,
+]
+
+
+@pytest.fixture(scope="module")
+def encoder(glove):
+    return Encoder(glove)
+
+
+@pytest.fixture
+def index(encoder):
+    return SearchIndex.build(encoder, ["word1", "word2", "word3", "word4"], ids=list("1234"))
+
+
+@pytest.mark.parametrize("texts", NOT_LISTS, ids=lambda value: type(value).__name__)
+def test_what_is_not_a_list_of_texts_is_refused(texts, encoder, index, tmp_path):
+    tfidf = TfidfIndex.from_texts(["word1 word2", "word3 word4"])
+    takers = {
+        "texts": [
+            encoder.encode,
+            TfidfIndex.from_texts,
+            tfidf.augment,
+            tfidf.transform,
+            index.add,
+            lambda given: index.update(given, ids=["9"]),
+            lambda given: SearchIndex.build(encoder, given),
+            lambda given: train(TrainConfig(model="glove:x", output=str(tmp_path)), texts=given),
+        ],
+        "queries": [index.search],
+        "ids": [
+            index.remove,
+            lambda given: index.add(["word5"], ids=given),
+            lambda given: SearchIndex.build(encoder, ["word1", "word2"], ids=given),
+        ],
+    }
+    for name, functions in takers.items():
+        for take in functions:
+            if take == encoder.encode and isinstance(texts, str):
+                continue  # one text has one vector
+            with pytest.raises(InputError, match=f"^{name}: a list of .* was expected, not "):
+                take(texts)
+    assert len(index) == 4
+
+
+def test_lists_of_any_kind_are_accepted(encoder, index):
+    texts = ["word1 word2", "word3"]
+    vectors = encoder.encode(texts)
+    dataset = Dataset.from_dict({"text": texts})
+    for given in (tuple(texts), np.array(texts), pd.Series(texts), iter(texts), dict.fromkeys(texts).keys(),
+                  dataset["text"]):  # fmt: skip
+        assert np.array_equal(encoder.encode(given), vectors)
+    index.remove(np.array([1, 2]))
+    assert index.ids([0, 1]) == ["3", "4"]
+
+
+@pytest.mark.parametrize("value", [None, 1.0, True, b"a"])
+def test_an_id_is_a_text_or_an_integer(value, encoder):
+    with pytest.raises(InputError, match=r"^ids: element 1 must be a string or an integer"):
+        SearchIndex.build(encoder, ["word1", "word2"], ids=["a", value])
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"seed": -1}, TypeError, "Drawing.seed"),
+        ({"radius": [3]}, InputError, "^--radius "),
+        ({"beta": "half"}, TypeError, "Drawing.beta"),
+        ({"beta": 1.5}, InputError, "^--beta: 1.5 is not a number from 0 to 1"),
+        ({"mode": 1}, TypeError, "Drawing.mode"),
+        ({"mode": "x"}, InputError, '^--mode: "x" is unknown; choose negative or positive'),
+        ({"tokenizer": "x"}, InputError, "^--tokenizer: "),
+        ({"lowercase": "yes"}, TypeError, "Words.lowercase"),
+        ({"encoding_errors": "x"}, InputError, '^--encoding-errors: "x" is unknown; choose strict or replace'),
+        ({"odd": 1}, TypeError, "odd"),
+    ],
+)
+def test_invalid_options_are_named(sample, sample_index, options, error, message):
+    building = {"tokenizer", "lowercase", "encoding_errors"} & options.keys()
+    with pytest.raises(error, match=message):
+        TfidfIndex.build(sample, **options) if building else sample_index.augment(["a text"], **options)
