@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -10,13 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("datasets", reason="datasets is not installed: pip install 'cse[sentence-transformers]'")
-pytest.importorskip(
-    "sentence_transformers",
-    "6.2",
-    reason="sentence-transformers 6.2 or later is not installed: pip install 'cse[sentence-transformers]'",
-)
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.losses.merged_forward import embed_columns
@@ -84,10 +78,7 @@ def fit(*given, **arguments):
 @pytest.fixture(scope="module")
 def without_dropout(tmp_path_factory, tiny_bert):
     """The folder of a copy of ``tiny_bert`` whose dropout rates are 0."""
-    from shutil import copytree
-
-    folder = tmp_path_factory.mktemp("nodropout") / "model"
-    copytree(tiny_bert, folder)
+    folder = shutil.copytree(tiny_bert, tmp_path_factory.mktemp("nodropout") / "model")
     config = json.loads((folder / "config.json").read_text(encoding="utf8"))
     config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf8")
@@ -125,8 +116,6 @@ def assert_same(one, two, tolerance):
         torch.testing.assert_close(value, two[name], rtol=0, atol=tolerance, msg=name)
 
 
-# The trainer of sentence-transformers compared with cse train
-
 UNA = {"beta": 0.4, "radius": 300}
 COLUMNS = {"use_as": "hard-negatives", "every": 1, **UNA}
 # Name: (settings of cse train, arguments of InfoNCELoss, arguments of NegativesCollator or None for no collator).
@@ -158,12 +147,12 @@ def test_the_trainer_of_sentence_transformers_gives_the_weights_of_cse_train(
         pooler="avg",
         max_length=LENGTH,
         max_steps=6,
-        temperature=options.get("temperature", 0.05),
+        temperature=0.05,
         lr_scheduler="linear",
         weight_decay=0.01,
         max_grad_norm=1.0,
         eval_every=0,
-        **{key: value for key, value in settings.items() if key != "temperature"},
+        **settings,
     )
     run = prepare(config)
     for module in run.state.modules().values():
@@ -189,9 +178,6 @@ def test_the_trainer_of_sentence_transformers_gives_the_weights_of_cse_train(
     assert max(float((value - before[key]).abs().max()) for key, value in ours.items()) > 1e-3
 
 
-# The loss
-
-
 def test_the_default_loss_equals_multiple_negatives_ranking_loss(tiny_bert, triples):
     model = load(tiny_bert).eval()
     # No text occurs twice: the negatives of ``triples`` are anchors of other rows.
@@ -215,12 +201,18 @@ CACHED = {
 
 
 @pytest.mark.parametrize("name", CACHED)
-def test_cached_gradients_equal_uncached_ones(tiny_bert, triples, name):
+@pytest.mark.parametrize("matryoshka", [False, True])
+def test_cached_gradients_equal_uncached_ones(tiny_bert, triples, name, matryoshka):
     model = load(tiny_bert).eval()
     features = features_of(model, triples.select(range(13)))
-    value, one = gradients(model, InfoNCELoss(model, **CACHED[name]), features)
+
+    def loss_of(**options):
+        inner = InfoNCELoss(model, **CACHED[name], **options)
+        return MatryoshkaLoss(model, inner, matryoshka_dims=[32, 8]) if matryoshka else inner
+
+    value, one = gradients(model, loss_of(), features)
     for size in ({"mini_batch_size": 4}, {"mini_batch_num_tokens": 60}):
-        loss = InfoNCELoss(model, **CACHED[name], cached=True, **size)
+        loss = loss_of(cached=True, **size)
         cached, two = gradients(model, loss, features)
         assert cached == pytest.approx(value, rel=1e-12)
         assert_same(one, two, 1e-12)
@@ -397,9 +389,6 @@ def test_a_loss_without_the_columns_it_needs_is_refused(tiny_bert, triples):
         InfoNCELoss(model, hard_negative_weight=2.0)(features[:2], None)
 
 
-# Negatives
-
-
 @pytest.mark.parametrize("surface", [None, "plain"])
 def test_negatives_depend_on_row_numbers_and_not_on_the_order_of_rows(sample_rows, sample_index, surface):
     texts = ["Of the, and.", "zzz", "...", *sample_rows[:60]]
@@ -459,9 +448,7 @@ class Recording(NegativesCollator):
 
     def __call__(self, features):
         self.seen = [*getattr(self, "seen", []), (self.epoch, [each["row"] for each in features])]
-        batch = super().__call__(features)
-        self.shapes = {key: value.shape for key, value in batch.items() if hasattr(value, "shape")}
-        return batch
+        return super().__call__(features)
 
 
 def test_a_resumed_trainer_continues_with_the_same_epochs_and_rows(tiny_bert, sample_rows, sample_index, tmp_path):
@@ -471,10 +458,8 @@ def test_a_resumed_trainer_continues_with_the_same_epochs_and_rows(tiny_bert, sa
 
     def run(**more):
         model = load(tiny_bert, double=False)
-        collator = Recording(model.preprocess, sample_index)
-        return trainer_of(
-            model, dataset, InfoNCELoss(model, mixed="paper"), tmp_path, collator, **values, **more
-        ), collator
+        loss, collator = InfoNCELoss(model, mixed="paper"), Recording(model.preprocess, sample_index)
+        return trainer_of(model, dataset, loss, tmp_path, collator, **values, **more), collator
 
     trainer, whole = run(save_strategy="steps", save_steps=3)
     trainer.train()
@@ -512,9 +497,6 @@ def test_negatives_are_not_used_as_positives_of_a_dataset_of_one_column(tiny_ber
         add_negatives(dataset, sample_index, "anchor", row_column="row")
 
 
-# The evaluator
-
-
 def test_the_evaluator_gives_the_same_scores_as_cse(tiny_bert, sample_rows, tmp_path):
     from cse import Encoder
 
@@ -533,9 +515,6 @@ def test_the_evaluator_gives_the_same_scores_as_cse(tiny_bert, sample_rows, tmp_
     assert [line.split(",")[1] for line in lines[1:]] == ["2", "4"]
     with pytest.raises(InputError, match="at least two different sentences of 8 words"):
         HalvesEvaluator(["short", *[sentences[0]] * 3])
-
-
-# Several processes, and adapters
 
 
 def gathered_weights_of_a_rank():
@@ -565,16 +544,12 @@ def test_two_processes_give_the_same_weights_as_one(without_dropout, sample_rows
     given = tmp_path / "given.json"
     texts = sample_rows[:24]
     texts[9] = texts[12]  # identical texts in different processes
+    columns = {"anchor": texts, "positive": texts, "row": list(range(24))}
     cases = {
         "mixed": {"objective": "nt-xent", "logits": "focal", "mixed": "paper"},
         "cached": {"mixed": "paper", "cached": True, "mini_batch_size": 3, "hard_negative_weight": 2.0},
     }
-    values = {
-        "model": str(without_dropout),
-        "index": str(indexed / "tfidf"),
-        "columns": {"anchor": texts, "positive": texts, "row": list(range(24))},
-        "cases": cases,
-    }
+    values = {"model": str(without_dropout), "index": str(indexed / "tfidf"), "columns": columns, "cases": cases}
     given.write_text(json.dumps(values), encoding="utf8")
     entry = "test_sentence_transformers:gathered_weights_of_a_rank"
     run_ranks(2, given, tmp_path / "two.pt", cwd=tmp_path, entry=entry)
@@ -585,28 +560,10 @@ def test_two_processes_give_the_same_weights_as_one(without_dropout, sample_rows
         assert max(float((one[name][key] - value).abs().max()) for key, value in start.items()) > 1e-3
 
 
-# The example in the documentation
-
-
 def test_processes_with_different_numbers_of_rows_are_refused(monkeypatch):
     monkeypatch.setattr("cse.sentence_transformers.loss.all_gather", lambda counts: torch.tensor([*counts, 3]))
     with pytest.raises(InputError, match=r"have 4, 3 rows in a batch.*dataloader_drop_last=True"):
         check_equal_rows(torch.zeros(4, 2))
-
-
-def test_cached_loss_equals_uncached_loss_inside_matryoshka_loss(without_dropout, triples):
-    model = load(without_dropout)
-    features = features_of(model, triples.select(range(8)))
-    found = []
-    for cached in (False, True):
-        inner = InfoNCELoss(model, "nt-xent", "focal", "paper", cached=cached, mini_batch_size=3)
-        model.zero_grad()
-        value = MatryoshkaLoss(model, inner, matryoshka_dims=[32, 8])([dict(each) for each in features], None)
-        value.backward()
-        grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-        found.append((float(value.detach()), grads))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
-    assert_same(found[0][1], found[1][1], 1e-12)
 
 
 def test_workers_of_a_data_loader_use_the_current_epoch(tiny_bert, sample_rows, sample_index):
