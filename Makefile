@@ -3,8 +3,8 @@
 # make test         run the tests in the same environment, in JOBS processes (default 2), without the slow ones
 # make test-slow    run the slow tests, and make test-faults
 # make test-all     make test, and make test-slow
-# make test-faults  kill commands while they write, damage the files that they read, give odd values to their options
-#                   and open hostile folders: a sample that is the same each time; with WHOLE=1, everything (hours)
+# make test-faults  kill commands while they write, damage the files that they read, and give odd values to their
+#                   options: a sample that is the same each time; with WHOLE=1, everything (hours)
 # make test-tools   install the programs of docs/with.md in target/tools, an environment of their own, and run its examples
 # make lint         check the formatting, run linters and type checkers, and build the documentation
 # make docs         build the documentation as a site in target/site
@@ -67,14 +67,13 @@ test-slow: $(READY)
 test-all: test test-slow
 
 # Kills every command that writes at its calls that change files, damages every kind of file that cse reads, gives odd
-# values to every option, and opens hostile folders of models.
+# values to every option.
 SAMPLE_crash_points := --share 2
 SAMPLE_mutations := --sample 2
 SAMPLE_odd_values := --sample 60
-SAMPLE_hostile_folders := --sample 120
 WHOLE_crash_points := --all
 test-faults: $(READY)
-	$(MAKE) -j $(JOBS) --output-sync faults-crash_points faults-mutations faults-odd_values faults-hostile_folders
+	$(MAKE) -j $(JOBS) --output-sync faults-crash_points faults-mutations faults-odd_values
 
 faults-%: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python tests/$*.py $(if $(WHOLE),$(WHOLE_$*),$(SAMPLE_$*))

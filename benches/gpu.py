@@ -235,17 +235,16 @@ class Bench:
 
     def rates(self) -> dict[str, float]:
         """Returns the number of matrix parameters of the model, and the measured FLOP/s of a matrix product."""
-        from cse_papers.reproduce.plan import matrix_rate
+        from cse_papers.reproduce.work import matrix_rate
 
         encoder, _ = systems.load(self.model, "cpu")
         return {"parameters": systems.matrix_parameters(encoder), "flops": matrix_rate(self.options.device)}
 
     def timed(self, run: Callable[[], systems.Timing], rates: dict[str, Any]) -> dict[str, Any]:
         """Runs a system; returns its times and the figures of a row of the table."""
-        from cse.encoder.device import reset_peak_memory
-
         gc.collect()
-        reset_peak_memory(self.options.device)
+        if self.options.device != "cpu":
+            torch.cuda.reset_peak_memory_stats()  # noqa: TID251
         with waits() as waited:
             timing = run()
         needed = 6 * rates["parameters"] * timing.tokens / timing.seconds
@@ -287,7 +286,6 @@ class Bench:
 
     def timed_steps(self, **values: Any) -> dict[str, Any]:
         """Returns the times of steps of a run, per step and in ms, without its evaluation and its log."""
-        from cse.encoder.device import reset_peak_memory
         from cse.training.batches.tokens import Prefetcher
         from cse.training.callbacks import Callback
         from cse.training.loop import Trainer
@@ -295,7 +293,8 @@ class Bench:
         from cse.training.step.distributed import World
 
         gc.collect()
-        reset_peak_memory(self.options.device)
+        if self.options.device != "cpu":
+            torch.cuda.reset_peak_memory_stats()  # noqa: TID251
         warm, count, profiled = (5, 3, 2) if self.options.smoke else (12, 40, 4)
         began = time.perf_counter()
         run = prepare(self.config(precision="bf16", max_steps=warm + count + profiled, **values))
@@ -369,9 +368,8 @@ class Bench:
     def ranks(self) -> dict[str, Any] | str:
         """Compares the losses of two processes with those of one, without dropout."""
         from cse import train
-        from cse.encoder.device import device_count
 
-        if device_count(self.options.device) < 2 and not self.options.smoke:
+        if torch.cuda.device_count() < 2 and not self.options.smoke:  # noqa: TID251
             return "there is only one GPU"
         without = {"positive": "delete", "anchor_dropout": 0.0, "positive_dropout": 0.0}
         config = self.config(precision="fp32", max_steps=6, log_every=1, **without)

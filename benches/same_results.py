@@ -1,184 +1,268 @@
-"""Compares the results of two installations of cse on one machine, for example before and after a refactoring.
+"""Compares two installations of cse on one machine, for example before and after a refactoring.
 
-    python benches/same_results.py BASE_PYTHON NEW_PYTHON [--minilm] [--only augment]
+    python benches/same_results.py BASE_PYTHON NEW_PYTHON [--only augment] [--save base.json | --saved base.json]
 
 Both arguments are Python interpreters of environments in which cse is installed. An environment for revision REV is
-created by ``git worktree add ../base REV && make -C ../base .venv/ready``. For each installation, the script computes
-digests of
+created by ``git worktree add ../base REV && make -C ../base .venv/ready``. For each installation, the script collects
 
-- the index and the matrix, for each tokenizer;
-- the negatives of ``cse augment``, for all combinations of the sampling options, with two values of beta and two
-  radii;
-- training runs on the CPU: the logged metrics (without times) and the saved weights, for each loss, without UNA and
-  with each form of UNA that the loss allows. Each run trains a small BERT with random weights for 6 steps. With
-  ``--minilm``, the same runs are also done with all-MiniLM-L6-v2, for 2 steps.
+- help: the help of every command;
+- settings: the settings of a run, or the sentence that refuses them, for each combination of positive, loss and UNA
+  that ``cse methods --combinations`` lists, in five model families, and for each preset;
+- index: digests of the index and the matrix, for each tokenizer;
+- augment: digests of the negatives of ``cse augment``, for all combinations of the sampling options, with two values
+  of beta and two radii;
+- train: digests of the log (without times) and the saved weights of six steps of a tiny model with random weights, for
+  each loss, without UNA and with each form of it, for each preset, and for methods that no preset uses.
 
-The script prints one line per result, ``same`` or ``DIFFERENT``, and exits with 1 if any result differs. An
-installation from before the flags were renamed is called with the old names.
+The script prints what differs, and exits with 1 if anything does. ``--save`` writes the results of the first
+installation to a file, which later comparisons on the same machine read instead of running it again (``--saved``).
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
+import difflib
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from importlib.resources import files
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-METRICS = ("step", "epoch", "loss", "lr", "cos_pos", "cos_neg", "cos_syn", "una_steps", "una_unchanged")
+KINDS = ("help", "settings", "index", "augment", "train")
 
-# Maps current flags to their names in revisions before 2026-11-21; None: the flag did not exist and is omitted.
-OLD_FLAGS: dict[str, str | None] = {
-    "--objective": "--negatives",
-    "--replace-which": "--step2",
-    "--replace-with": "--step3",
-    "--lr-scheduler": "--schedule",
-    "--max-grad-norm": "--clip-norm",
-    "--log-every": None,
-    "--positive": None,
+# Runs of methods that no preset uses, or that have several forms.
+METHODS: dict[str, dict[str, Any]] = {
+    **{
+        f"positive {name}": {"positive": name}
+        for name in ("crop", "delete", "eda-swap", "eda-delete", "aeda", "repetition", "masked-span", "one-of")
+    },
+    **{f"positive {name}": {"positive": name} for name in ("halves", "spans", "next-sentence", "uda")},
+    "positive eda-synonym": {"positive": "eda-synonym", "eda-synonym": {"synonyms": "synonyms.txt"}},
+    "positive eda-insert": {"positive": "eda-insert", "eda-insert": {"synonyms": "synonyms.txt"}},
+    "positive substitution": {"positive": "substitution", "substitution": {"model": "generator"}},
+    "positive parallel": {"positive": "parallel", "parallel": {"file": "parallel.txt"}},
+    **{f"negative {name}": {"negatives": (name,)} for name in ("eda-swap", "delete", "repetition")},
+    **{
+        f"modals {kind}": {"feature_augmentations": ("modals",), "modals": {"kind": kind}}
+        for kind in ("interpolation", "extrapolation", "linear", "noise")
+    },
+    **{
+        f"hook {name}": {"positive_hook": name, "anchor_hook": name}
+        for name in ("feature-cutoff", "token-cutoff", "token-shuffle", "pca")
+    },
+    "dclr paper": {"feature_augmentations": ("dclr",), "dclr": {"model": "second", "threshold": 0.3, "noise": 1.5}},
+    "momentum paper": {"feature_augmentations": ("momentum",), "momentum": {"size": 20}},
+    "diffcse release": {"loss_terms": ("diffcse",), "diffcse": {"generator": "generator", "variant": "release"}},
+    "augcse": {"loss_terms": ("augcse",), "positive": "one-of"},
+    "encoder method ema": {"encoder_methods": ("ema",)},
+    "encoder method lora": {"encoder_methods": ("lora",)},
+    "mlm": {"loss_terms": ("mlm",)},
+    "keep-similarities": {"loss_terms": ("keep-similarities",)},
+    "matryoshka": {"loss_terms": ("matryoshka",), "pooler": "avg", "matryoshka": {"dims": "16,8"}},
 }
-OLD_VALUES = {"infonce": "cross", "nt-xent": "all", "pairs": "rows", "hard-negatives": "columns"}
+LOSSES: dict[str, dict[str, Any]] = {
+    "standard": {},
+    "focal": {"loss": "focal"},
+    "mixed": {"loss": "mixed"},
+    "mixed release": {"loss": "mixed", "mix_variant": "release"},
+}
+UNA: dict[str, dict[str, Any]] = {
+    "without UNA": {},
+    "UNA as pairs": {"negatives": ("una",), "una": {"every": 2, "use_as": "pairs"}},
+    "UNA as hard negatives": {"negatives": ("una",), "una": {"every": 2, "use_as": "hard-negatives"}},
+}
+# Options that presets of these names need, or that make their methods act within six steps.
+NEEDED: dict[str, dict[str, Any]] = {
+    "dclr": {"dclr": {"model": "second", "threshold": 0.3}},
+    "diffcse": {"diffcse": {"generator": "generator"}},
+    "una": {"una": {"every": 2, "radius": 50}},
+    "scd": {"scd": {"width": 64}},
+    "esimcse": {"momentum": {"size": 30}},
+    "clusterns": {"clusterns": {"clusters": 4}},
+    "infocse": {"infocse": {"frozen_layers": 2, "head_layers": 1}},
+    "whitenedcse": {"group-whitening": {"size": 4}},
+    "rankcse": {"rankcse": {"teachers": ["second", "bert"]}},
+}
+
+# Runs in each installation, with the kinds to collect, the METHODS and so on in runs.json; prints a line per result.
+COLLECT = """
+import contextlib, hashlib, io, itertools, json, sys, tomllib, warnings
+from pathlib import Path
+warnings.filterwarnings("ignore")
+import click
+from cse import InputError, TrainConfig, train
+from cse.augment import AUGMENTATIONS, PAIRS_POSITIVE
+from cse.cli import group
+try:
+    from cse.training.settings import changes
+except ImportError:  # later versions
+    from cse.training.settings import precedence as changes
+from cse.training.settings.precedence import resolve
+from cse.training.settings.presets import preset_names
+
+kinds, output, given = sys.argv[1].split(","), Path(sys.argv[2]), json.loads(Path("runs.json").read_text())
+
+def found(kind, name, value):
+    print(json.dumps([kind, name, value]), flush=True)
+
+def digest(data):
+    return hashlib.sha256(data).hexdigest()[:16]
+
+def run(*arguments):
+    group.cli.main(list(map(str, arguments)), standalone_mode=False)
+
+def resolved(family, **values):
+    try:
+        return json.dumps(tomllib.loads(resolve(TrainConfig(**values), family).to_toml()), sort_keys=True, indent=0)
+    except InputError as error:
+        return f"refused: {error}"
+
+root = click.Context(group.cli, info_name="cse", **group.cli.context_settings)
+for name in group.cli.list_commands(root) if "help" in kinds else ():
+    command = group.cli.get_command(root, name)
+    found("help", name, command.get_help(click.Context(command, parent=root, info_name=name)))
+for family in given["families"] if "settings" in kinds else ():
+    for positive, (loss, chosen), (form, una) in itertools.product(
+        AUGMENTATIONS.names(), changes.losses().items(), changes.UNA.items()
+    ):
+        source = {"pairs": "pairs.csv"} if positive == PAIRS_POSITIVE else {"corpus": "corpus.txt"}
+        values = {**source, "positive": positive, **chosen, **una}
+        found("settings", f"{family}: {positive}, {loss}, {form}", resolved(family, **values))
+    for preset in preset_names():
+        found("settings", f"{family}: preset {preset}", resolved(family, preset=preset))
+        found("settings", f"{family}: preset {preset}, pairs", resolved(family, preset=preset, pairs="pairs.csv"))
+    found("settings", f"{family}: no settings", resolved(family))
+for tokenizer in ("unicode", "whitespace", "treebank"):  # the further kinds need the indexes
+    with contextlib.redirect_stdout(sys.stderr):
+        run("build-tfidf", "corpus.txt", "--tokenizer", tokenizer, "-o", output / tokenizer)
+    for name in ("index.safetensors", "matrix.npz") if "index" in kinds else ():
+        found("index", f"{tokenizer}/{name}", digest((output / tokenizer / name).read_bytes()))
+forms = [*itertools.product(("unicode", "whitespace"), ("keep", "plain")), ("treebank", "plain")]
+options = itertools.product(
+    forms, ("tfidf", "random"), ("radius", "random"), ("negative", "positive"), ("0.3", "0.7"), ("50", "5%")
+)
+for (tokenizer, surface), which, using, mode, beta, radius in options if "augment" in kinds else ():
+    arguments = ["augment", "corpus.txt", "--tfidf", output / tokenizer, "--surface", surface, "--replace-which", which]
+    arguments += ["--replace-with", using, "--mode", mode, "--beta", beta, "--radius", radius, "--seed", "3"]
+    run(*arguments, "-o", output / "negatives.txt")
+    name = f"{tokenizer} {surface} {which} {using} {mode} beta {beta} radius {radius}"
+    found("augment", name, digest((output / "negatives.txt").read_bytes()))
+runs = {}
+for name in preset_names():
+    needed = [table for start, table in given["needed"].items() if name.startswith(f"{start}-")]
+    labelled = name.startswith(("simcse-sup", "encoder-queries"))
+    runs[f"preset {name}"] = {
+        "preset": name,
+        "model": "roberta" if "roberta" in name else "bert",
+        **({"pairs": "pairs.jsonl"} if labelled else {"corpus": "corpus.txt"}),
+        **(needed[0] if needed else {}),
+        "tfidf": str(output / "treebank"),
+    }
+for name, values in given["runs"].items():
+    chosen = {"model": "bert", "corpus": "corpus.txt", "positive": "dropout", "loss": "standard", **values}
+    runs[name] = {"pooler": "cls", **chosen, "tfidf": str(output / "unicode")}
+for name, values in runs.items() if "train" in kinds else ():
+    values = {**given["common"], **values}
+    try:
+        folder = train(TrainConfig(**values, output=str(output), name=name.replace(" ", "-"))).folder
+        lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        log = json.dumps([{k: v for k, v in line.items() if "second" not in k} for line in lines], sort_keys=True)
+        weights = digest((folder / "last" / "model.safetensors").read_bytes())
+        found("train", name, f"{len(lines)} steps {digest(log.encode())} weights {weights}")
+    except InputError as error:
+        found("train", name, f"refused: {error}")
+"""
 
 
-class Installation:
-    """An installation of cse: its Python interpreter, and a working folder."""
-
-    def __init__(self, python: str, folder: Path, sentences: str) -> None:
-        self.python, self.folder = python, folder
-        folder.mkdir()
-        (folder / "corpus.txt").write_text(sentences, encoding="utf8")
-        self.renames = "--replace-which" not in self.run("augment", "--help").stdout.decode()
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        """Runs a command of cse; ends the comparison if the command fails."""
-        if arguments[0] != "augment" or arguments[-1] != "--help":
-            arguments = tuple(self.translated(list(arguments)))
-        command = [self.python, "-c", "from cse.cli import main; main()", *arguments]
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, check=False)
-        if done.returncode:
-            sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr.decode()}")
-        return done
-
-    def translated(self, arguments: list[str]) -> list[str]:
-        """Returns the arguments with the names of flags and values that this installation knows."""
-        if not self.renames:
-            return arguments
-        out = []
-        waiting = iter(arguments)
-        for argument in waiting:
-            if argument in OLD_FLAGS:
-                old, value = OLD_FLAGS[argument], next(waiting)
-                out += [old, OLD_VALUES.get(value, value)] if old else []
-            else:
-                out.append(OLD_VALUES.get(argument, argument))
-        return out
+def collected(python: str, kinds: str, folder: Path, name: str) -> dict[str, dict[str, str]]:
+    """Returns the results of an installation by kind and name; ``folder`` holds what the runs read."""
+    command = [python, "-c", COLLECT, kinds, name]
+    found: dict[str, dict[str, str]] = {}
+    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, encoding="utf8") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            kind, result, value = json.loads(line)
+            found.setdefault(kind, {})[result] = value
+            print(f"\r{name}: {kind} {len(found[kind])}  ", end="", file=sys.stderr, flush=True)
+    if process.returncode:
+        sys.exit(f"{python} ended with exit code {process.returncode}")
+    return found
 
 
-def comparable(record: dict[str, Any]) -> dict[str, Any]:
-    """Returns the metrics of a step, without times, under the names that older revisions use."""
-    record.setdefault("una_steps", record.get("synthetic_steps"))
-    record.setdefault("una_unchanged", record.get("masked/synthetic", 0))
-    return {key: record[key] for key in METRICS if key in record}
+def write_inputs(folder: Path) -> None:
+    """Writes the corpus, pairs, models (a tiny BERT and RoBERTa, a second encoder, a masked model) and runs.json."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertModel
 
+    from conftest import make_tiny  # type: ignore[import-not-found]
 
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def index_digests(cse: Installation) -> Iterator[tuple[str, str]]:
-    for tokenizer in ("unicode", "whitespace", "treebank"):
-        cse.run("build-tfidf", "corpus.txt", "--tokenizer", tokenizer, "-o", tokenizer)
-        for name in ("index.safetensors", "matrix.npz"):
-            yield f"{tokenizer}/{name}", sha256((cse.folder / tokenizer / name).read_bytes())
-
-
-def augment_digests(cse: Installation) -> Iterator[tuple[str, str]]:
-    forms = [("unicode", "keep"), ("unicode", "plain"), ("whitespace", "keep"), ("whitespace", "plain")]
-    forms += [("treebank", "plain")]
-    options = product(
-        forms, ("tfidf", "random"), ("radius", "random"), ("negative", "positive"), ("0.3", "0.7"), ("50", "5%")
-    )
-    for (tokenizer, surface), which, using, mode, beta, radius in options:
-        arguments = ["augment", "corpus.txt", "--tfidf", tokenizer, "--surface", surface, "--replace-which", which]
-        arguments += ["--replace-with", using, "--mode", mode, "--beta", beta, "--radius", radius, "--seed", "3"]
-        name = f"augment {tokenizer} {surface} {which} {using} {mode} beta {beta} radius {radius}"
-        yield name, sha256(cse.run(*arguments).stdout)
-
-
-def training_digests(cse: Installation, model: str, steps: int) -> Iterator[tuple[str, str]]:
-    losses = [["standard"], ["focal"], ["mixed", "--mix-variant", "paper"], ["mixed", "--mix-variant", "release"]]
-    una = [[], ["--una", "--una-every", "2", "--una-as", "pairs"]]
-    una += [["--una", "--una-every", "2", "--una-as", "hard-negatives"]]
-    for number, (loss, negatives) in enumerate(product(losses, una)):
-        release = "release" in loss
-        if release and "pairs" in negatives:
-            continue
-        for objective in ("infonce", "nt-xent"):
-            if objective == "nt-xent" and (release or "hard-negatives" in negatives):
-                continue
-            name = f"{Path(model).name}-{number}-{objective}"
-            arguments = ["train", "corpus.txt", "--tfidf", "unicode", "--model", model, "--loss", *loss, *negatives]
-            arguments += ["--objective", objective, "--max-steps", str(steps), "--batch-size", "16", "--lr", "5e-4"]
-            arguments += ["--temperature", "0.05", "--pooler", "avg", "--lr-scheduler", "linear", "--weight-decay"]
-            arguments += ["0.01", "--max-length", "32", "--eval-every", "0", "--device", "cpu", "--threads", "1"]
-            arguments += ["--positive", "dropout", "--log-every", "1", "--name", name, "--seed", "1"]
-            cse.run(*arguments)
-            label = f"train {Path(model).name} {' '.join(loss + negatives)} {objective}"
-            folder = cse.folder / "runs" / name
-            records = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-            kept = [comparable(record) for record in records if "loss" in record]
-            yield f"{label}: metrics of {len(kept)} steps", sha256(json.dumps(kept).encode())
-            yield f"{label}: weights", sha256((folder / "last" / "model.safetensors").read_bytes())
+    for kind in ("bert", "roberta"):
+        make_tiny(folder / kind, kind)
+    sizes: dict[str, Any] = {"vocab_size": 2000, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = BertConfig(**sizes, intermediate_size=32, max_position_embeddings=64)
+    torch.manual_seed(1)
+    for name, model in (("second", BertModel(config)), ("generator", BertForMaskedLM(config))):
+        model.save_pretrained(folder / name)
+        AutoTokenizer.from_pretrained(folder / "bert").save_pretrained(folder / name)
+    sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").splitlines()[:300]
+    words = sorted({word for row in sample for word in row.split()})
+    columns = ("anchor", "positive", "negative")
+    triples = [json.dumps(dict(zip(columns, row, strict=True))) for row in zip(*[iter(sample)] * 3, strict=True)]
+    losses = {
+        f"{loss}, {form}, {objective}": {**chosen, **una, "objective": objective}
+        for loss, chosen in LOSSES.items()
+        for form, una in UNA.items()
+        for objective in ("infonce", "nt-xent")
+    }
+    common = {"max_steps": 6, "batch_size": 12, "log_every": 1, "eval_every": 0, "seed": 1, "device": "cpu"}
+    given = {
+        "families": ["bert-base", "bert-large", "roberta-base", "roberta-large", "encoder"],
+        "needed": NEEDED,
+        "runs": losses | METHODS,
+        "common": {**common, "threads": 1, "precision": "fp32", "lr": 5e-4},
+    }
+    for name, lines in {
+        "corpus.txt": sample,
+        "parallel.txt": sample[::-1],
+        "synonyms.txt": [f"{word}\tother, {word}s" for word in words],
+        "pairs.jsonl": triples,
+        "runs.json": [json.dumps(given)],
+    }.items():
+        (folder / name).write_text("\n".join(lines) + "\n", encoding="utf8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", help="Python interpreter of the starting revision.")
     parser.add_argument("new", help="Python interpreter of the changed revision.")
-    parser.add_argument(
-        "--minilm", action="store_true", help="Also train all-MiniLM-L6-v2, for 2 steps a run; ignored with --only."
-    )
-    parser.add_argument(
-        "--only",
-        choices=("index", "augment", "train"),
-        help="Compare only these results and the index that they need.",
-    )
-    parser.add_argument("--json", type=Path, help="Write the digests of the new revision to this file.")
+    parser.add_argument("--only", choices=KINDS, action="append", help="Compare only results of this kind.")
+    parser.add_argument("--save", type=Path, help="Write the results of the starting revision to this file.")
+    parser.add_argument("--saved", type=Path, help="Read the results of the starting revision from this file.")
     options = parser.parse_args()
-    sys.path.insert(0, str(ROOT / "tests"))
-    from conftest import make_tiny  # type: ignore[import-not-found]
-
-    sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8")
-    with tempfile.TemporaryDirectory() as folder:
-        tiny = str(make_tiny(Path(folder) / "tiny", "bert"))
-        base = Installation(options.base, Path(folder) / "base", sample)
-        new = Installation(options.new, Path(folder) / "new", sample)
-        kinds: dict[str, Callable[[Installation], Iterator[tuple[str, str]]]] = {
-            "index": index_digests,
-            "augment": augment_digests,
-            "train": lambda cse: training_digests(cse, tiny, 6),
-        }
-        if options.minilm:
-            kinds["minilm"] = lambda cse: training_digests(cse, "minilm", 2)
-        different, digests = 0, {}
-        for kind, results in kinds.items():
-            if options.only and kind not in ("index", options.only):
-                continue
-            for (name, old), (_, found) in zip(results(base), results(new), strict=True):
-                print(f"{'same' if old == found else 'DIFFERENT':<9}  {found[:16]}  {name}", flush=True)
-                different += old != found
-                digests[name] = found
-        if options.json:
-            options.json.write_text(json.dumps(digests, indent=1) + "\n", encoding="utf8")
-        print(f"{len(digests)} results compared, {different} different")
-        sys.exit(different > 0)
+    kinds = ",".join(options.only or KINDS)
+    with tempfile.TemporaryDirectory() as temporary:
+        write_inputs(Path(temporary))
+        if options.saved:
+            base = json.loads(options.saved.read_text(encoding="utf8"))
+        else:
+            base = collected(options.base, kinds, Path(temporary), "one")
+        if options.save:
+            options.save.write_text(json.dumps(base), encoding="utf8")
+        new = collected(options.new, kinds, Path(temporary), "two")
+    different = 0
+    for kind in options.only or KINDS:
+        names = list(dict.fromkeys([*base.get(kind, {}), *new.get(kind, {})]))
+        changed = [name for name in names if base[kind].get(name) != new[kind].get(name)]
+        different += len(changed)
+        print(f"{kind}: {len(names) - len(changed):,} of {len(names):,} are the same")
+        for name in changed:
+            old, now = (side[kind].get(name, "").splitlines() for side in (base, new))
+            print("\n".join([f"== {kind}: {name}", *difflib.unified_diff(old, now, lineterm="", n=0)]))
+    sys.exit(bool(different))
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from cse import train
+from cse import Callback, train
 from cse.training.batches.batches import Batches
 from cse.training.batches.tokens import Prefetcher
-from cse.training.folder.checkpoint import list_checkpoints
+from cse.training.folder.find import list_checkpoints
 from cse.training.loop import resumed_config
 from cse.training.step.distributed import World
 from cse.training.step.step import propagate
@@ -55,20 +55,36 @@ def weights(folder):
     return load_file(folder / "last" / "model.safetensors")
 
 
+def records_of(folder):
+    """Returns the records of the log of a run: those of the steps, and those of the evaluations."""
+    records = [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf8").splitlines()]
+    return [each for each in records if "loss" in each], [each for each in records if "event" in each]
+
+
 def same_run(first, second):
     """Asserts that two runs have bit-identical weights, and equal logs and scores apart from timings."""
     one, two = weights(first), weights(second)
     assert one.keys() == two.keys()
     assert all(torch.equal(one[name], two[name]) for name in one)
-    logs = []
-    for folder in (first, second):
-        lines = map(json.loads, (folder / "log.jsonl").read_text(encoding="utf8").splitlines())
-        logs.append([{k: v for k, v in line.items() if k != "sentences_per_second"} for line in lines])
+    logs = [records_of(folder) for folder in (first, second)]
+    for steps, _ in logs:
+        for record in steps:
+            del record["sentences_per_second"]
     assert logs[0] == logs[1]
     results = [json.loads((folder / "result.json").read_text(encoding="utf8")) for folder in (first, second)]
     for result in results:
         del result["seconds"], result["folder"]
     assert results[0] == results[1]
+
+
+class Warnings(Callback):
+    """Keeps the warnings of a run."""
+
+    def __init__(self):
+        self.texts = []
+
+    def on_warning(self, text):
+        self.texts.append(text)
 
 
 def start(config, folder, extra=()):

@@ -56,23 +56,6 @@ def test_every_ablation_and_mode_equals_the_reference(words, twin, sample_rows, 
         assert negative == twin.augment(text, epoch=1, row=row, **options)
 
 
-@pytest.mark.parametrize(
-    ("text", "beta", "which", "replaced"),
-    [
-        ("two words", 1, "all", 0),
-        ("three words too", 1, "all", 1500),
-        ("three words too", 0, "all", 0),
-        ("a b c", 0, "", 500),
-    ],
-)
-def test_fully_random_ablation_skips_short_sentences_and_forces_no_replacement(
-    sample_index, text, beta, which, replaced
-):
-    options = {"replace_which": "random", **({"replace_with": "random"} if which == "all" else {})}
-    _, report = sample_index.augment_report([text] * 500, beta=beta, **options)
-    assert (report.replaced, report.unchanged) == (replaced, 0 if replaced else 500)
-
-
 def test_a_radius_may_be_a_percentage_of_the_vocabulary(sample_index, sample_rows):
     v = len(sample_index)
     assert sample_index.ranks("5%") == round(0.05 * v)
@@ -91,23 +74,17 @@ def test_json_records_list_the_replaced_words(indexed, sample_index, sample_rows
     few = tmp_path / "few.txt"
     few.write_text("\n".join(texts), encoding="utf8")
     done = cse("augment", few, "--format", "jsonl", "--copies", 2, "--surface", surface, cwd=indexed)
-    assert done.returncode == 0, done.stderr
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert [(r["row"], r["copy"]) for r in records] == [(row, copy) for row in range(len(texts)) for copy in (0, 1)]
     rank = {sample_index.terms[t]: place for place, t in enumerate(sample_index.by_rank, start=1)}
     for record in records:
-        text, row, copy = record["text"], record["row"], record["copy"]
-        assert text == texts[row]
-        output, replaced = sample_index.replacements(text, row=row, copy=copy, surface=surface)
-        assert record["output"] == output
-        assert [tuple(r["span"]) for r in record["replaced"]] == [r.span for r in replaced]
-        for r in record["replaced"]:
-            assert text[slice(*r["span"])] == r["old"]
-            assert output[slice(*r["new_span"])] == r["new"]
-            assert rank[r["new"].lower()] == r["new_rank"]
-            if r["old"].lower() in rank:
-                assert rank[r["old"].lower()] == r["rank"]
-            assert 0 < r["p"] <= 1
+        row, copy = record["row"], record["copy"]
+        output, replaced = sample_index.replacements(texts[row], row=row, copy=copy, surface=surface)
+        assert (record["text"], record["output"]) == (texts[row], output)
+        for found, word in zip(record["replaced"], replaced, strict=True):
+            assert (tuple(found["span"]), tuple(found["new_span"])) == (word.span, word.new_span)
+            assert rank[found["new"].lower()] == found["new_rank"]
+            assert rank.get(found["old"].lower(), found["rank"]) == found["rank"]
 
 
 def frequencies(index, word, draws, radius, **options):

@@ -32,7 +32,7 @@ from cse.training.step.distributed import World
 from cse.training.step.step import skip_if_not_finite, training_step
 from cse.training.watching import failures
 from plain_processor import bf16_instructions
-from runs import LOSSES, VIEWS, first_batches, gradients, same_run
+from runs import LOSSES, VIEWS, first_batches, gradients, records_of, same_run
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler, which torch.compile needs")
 
@@ -232,8 +232,7 @@ def test_a_run_on_cuda_learns_without_synchronisation_inside_steps(run_config, c
     result = train(
         run_config.replace(device="cuda", compile=compiled, graphs=False, max_steps=20, log_every=1, lr=1e-3)
     )
-    lines = map(json.loads, (result.folder / "log.jsonl").read_text(encoding="utf8").splitlines())
-    losses = [line["loss"] for line in lines if "loss" in line]
+    losses = [record["loss"] for record in records_of(result.folder)[0]]
     assert len(losses) == 20
     assert sum(losses[-5:]) < sum(losses[:5])
 
@@ -267,11 +266,6 @@ def test_auto_selects_the_gpu_that_pytorch_reports(monkeypatch, kind, expected):
     assert pick_precision(expected, "auto")[0] == "bf16" or expected != "cuda"
 
 
-def test_the_precision_on_other_gpus_is_fp32():
-    assert pick_precision("mps") == ("fp32", "the default on mps")
-    assert pick_precision("xpu:1") == ("fp32", "the default on xpu")
-
-
 @pytest.mark.parametrize(("capability", "expected"), [((7, 5), "fp32"), ((8, 0), "bf16"), ((9, 0), "bf16")])
 def test_auto_precision_on_cuda_is_bf16_only_if_the_gpu_has_instructions_for_it(monkeypatch, capability, expected):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -283,25 +277,25 @@ def test_auto_precision_on_cuda_is_bf16_only_if_the_gpu_has_instructions_for_it(
     ("device", "index"), [("cuda:1", ("cuda:1",)), ("xpu", ("xpu",)), ("mps", ())], ids=["cuda", "xpu", "mps"]
 )
 def test_functions_of_a_device_call_its_module(monkeypatch, device, index):
-    """The functions of ``torch.mps`` have no argument for the device, and none of them measures the peak memory."""
+    """The functions of ``torch.mps`` have no argument for the device."""
     kind, state, calls = device.split(":")[0], torch.zeros(4, dtype=torch.uint8), []
-    results = {"get_rng_state": state, "set_rng_state": None, "synchronize": None}
+    results = {"get_rng_state": state, "set_rng_state": None}
     if kind != "mps":
-        results |= {"max_memory_allocated": 7, "reset_peak_memory_stats": None, "get_device_name": "A GPU"}
+        results |= {"get_device_name": "A GPU"}
     monkeypatch.setattr(torch, kind, FakeGPU(calls, **results), raising=False)
     cpu = torch.get_rng_state()
     with devices.kept_generators(device):
         torch.rand(3)
-        devices.synchronize(device)
     assert torch.equal(torch.get_rng_state(), cpu)
-    assert calls[:2] == [("get_rng_state", *index), ("synchronize", *index)]
-    assert calls[2][0] == "set_rng_state"
-    assert calls[2][1] is state
-    assert calls[2][2:] == index
+    assert calls[0] == ("get_rng_state", *index)
+    assert calls[1][0] == "set_rng_state"
+    assert calls[1][1] is state
+    assert calls[1][2:] == index
     assert set(devices.generator_states(device)) == {"cpu", kind}
-    devices.reset_peak_memory(device)
-    assert devices.peak_memory(device) == (None if kind == "mps" else 7)
     assert devices.device_name(device) == ("mps" if kind == "mps" else "A GPU")
+
+
+CONFIG = SimpleNamespace(batch_size=64, max_length=32, chunk_size=None)
 
 
 @pytest.mark.parametrize(
@@ -315,9 +309,9 @@ def test_functions_of_a_device_call_its_module(monkeypatch, device, index):
     ],
 )
 def test_errors_of_every_device_that_has_no_memory_left_propose_smaller_chunks(error):
-    with pytest.raises(RunError, match=r"out of memory at step 3 .*set --chunk-size 32"), failures(2, 64, 32, None):
+    with pytest.raises(RunError, match=r"out of memory at step 3 .*set --chunk-size 32"), failures(2, CONFIG):
         raise error
-    with pytest.raises(RuntimeError, match=r"^of another kind$"), failures(2, 64, 32, None):
+    with pytest.raises(RuntimeError, match=r"^of another kind$"), failures(2, CONFIG):
         raise RuntimeError("of another kind")
 
 
@@ -340,32 +334,31 @@ def test_several_processes_use_the_backend_of_their_device(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("instructions", "speedup", "expected", "reason"),
+    ("device", "given", "instructions", "speedup", "expected", "reason"),
     [
-        ((), 9.0, "fp32", "no instructions"),
-        (AVX512, 2.1, "bf16", "with AVX512-BF16, a matrix product is 2.1 times as fast as in fp32"),
-        (AVX512, 0.5, "fp32", "takes 2.0 times as long as in fp32"),
+        ("cpu", "auto", (), 9.0, "fp32", "no instructions"),
+        ("cpu", "auto", AVX512, 2.1, "bf16", "with AVX512-BF16, a matrix product is 2.1 times as fast as in fp32"),
+        ("cpu", "auto", AVX512, 0.5, "fp32", "takes 2.0 times as long as in fp32"),
+        ("cpu", "fp32", (), None, "fp32", "the value of --precision"),  # None: the speedup is not measured
+        ("cpu", "bf16", (), None, "bf16", "emulated and slow"),
+        ("cpu", "bf16", AVX512, None, "bf16", "the value of --precision"),
+        ("cuda", "auto", (), None, "bf16", ""),
+        ("cuda:1", "auto", (), None, "bf16", ""),
+        ("meta", "auto", (), None, "fp32", ""),
+        ("mps", "auto", (), None, "fp32", "the default on mps"),
+        ("xpu:1", "auto", (), None, "fp32", "the default on xpu"),
     ],
 )
-def test_auto_precision_is_bf16_only_if_it_is_faster_than_fp32(processor, instructions, speedup, expected, reason):
+def test_auto_precision_is_bf16_where_it_is_faster(
+    processor, monkeypatch, device, given, instructions, speedup, expected, reason
+):
     processor(instructions, speedup)
-    found, why = pick_precision("cpu")
+    if speedup is None:
+        monkeypatch.setattr(devices, "bf16_speedup", lambda: pytest.fail("was measured"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found, why = pick_precision(device, given)
     assert found == expected
     assert reason in why
-
-
-def test_a_configured_precision_is_used_without_measuring_the_speedup(processor, monkeypatch):
-    processor(())
-    monkeypatch.setattr(devices, "bf16_speedup", lambda: pytest.fail("was measured"))
-    assert pick_precision("cpu", "fp32") == ("fp32", "the value of --precision")
-    precision, why = pick_precision("cpu", "bf16")
-    assert precision == "bf16"
-    assert "emulated and slow" in why
-    processor(AVX512)
-    assert pick_precision("cpu", "bf16") == ("bf16", "the value of --precision")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert pick_precision("cuda")[0] == pick_precision("cuda:1")[0] == "bf16"
-    assert pick_precision("meta")[0] == "fp32"
     with pytest.raises(InputError, match=r"--precision: 'fp16' is unknown.* choose one of fp32, bf16, auto"):
         pick_precision("cpu", "fp16")
 
@@ -377,10 +370,18 @@ def test_a_configured_precision_is_used_without_measuring_the_speedup(processor,
         ({"avx512_f": True, "amx_int8": True, "architecture": "x86_64"}, ()),
         ({"avx512_bf16": True, "amx_bf16": True}, ("AVX512-BF16", "AMX")),
         ({"neon": True, "bf16": True, "sve_bf16": False}, ("Arm BF16",)),
+        ((), ()),  # older versions of PyTorch have private functions instead
+        (("_is_avx512_bf16_supported", "_is_amx_tile_supported"), ("AVX512-BF16", "AMX")),
     ],
 )
 def test_bf16_instructions_are_read_from_pytorch(monkeypatch, reported, expected):
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: reported, raising=False)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    for name in ("get_capabilities", "_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.delattr(torch.cpu, name, raising=False)
+    if isinstance(reported, dict):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: reported, raising=False)
+    for name in reported if isinstance(reported, tuple) else ():
+        monkeypatch.setattr(torch.cpu, name, lambda: True, raising=False)
     assert bf16_instructions() == expected
 
 
@@ -439,15 +440,11 @@ def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):
     assert found["ranks"]["largest_error"] < 1e-3
     steps = product(("eager", "graphs"), ("standard", "UNA pairs"), (8, 16))
     assert set(found["steps"]) == {f"{kind}: {name}, {size}" for kind, name, size in steps}
-    assert all(each["ms"] > 0 and each["launches"] > 0 for each in found["steps"].values())
     systems = found["training"]["systems"]
-    names = {"cse, standard", "cse, focal", "cse, mixed", "cse, UNA pairs", "plain loop"}
-    assert names <= set(systems)
+    assert {"cse, standard", "cse, focal", "cse, mixed", "cse, UNA pairs", "plain loop"} <= set(systems)
     for name, each in systems.items():
         assert each["tokens_per_second"] == pytest.approx(each["tokens"] / each["seconds"])
         assert (each["wait_for_data"] is not None) == name.startswith("cse"), name
-        assert each["peak_bytes"] > 0
-    assert systems["cse, UNA pairs"]["tokens"] > 1.8 * systems["cse, standard"]["tokens"]
     assert systems["plain loop"]["tokens"] == systems["cse, standard"]["tokens"]
 
 
@@ -464,35 +461,6 @@ def test_batches_on_cuda_are_padded_to_a_multiple_of_eight_tokens(run_config, mo
 
 # Unlike ``cpu``, this name of the CPU selects what cse does on a GPU.
 LIKE_A_GPU = "cpu:0"
-
-
-def test_no_transformer_on_a_gpu_looks_at_the_values_of_the_mask(run_config):
-    config = run_config.replace(device=LIKE_A_GPU, loss_terms=("keep-similarities",), positive_encoder="copy")
-    run = prepare(config.replace(feature_augmentations=("momentum",), positive="spans"))
-    state = run.state
-    copies = [
-        state.encoder,
-        state.second,
-        state.features["momentum"].encoder,
-        state.terms["keep-similarities"].base.model,
-    ]
-    assert [each.backbone.config._attn_implementation for each in copies] == ["cse_masked"] * 4
-    with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher, Waits() as waits:
-        training_step(state, prefetcher.get(0), run.forward, 1e-3)
-    assert not waits.names
-
-
-class Waits(TorchDispatchMode):
-    """Records the names of operations whose result the host reads."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if torch.Tag.data_dependent_output in function.tags:
-            self.names.append(str(function))
-        return function(*args, **kwargs or {})
 
 
 class Casts(TorchDispatchMode):
@@ -540,37 +508,17 @@ def test_an_optimizer_that_ignores_the_flag_does_not_update_weights_with_nan(mon
     assert devices.skips_by_flag("cpu")
 
 
-@pytest.mark.parametrize(
-    ("machine", "private", "expected"),
-    [
-        ("x86_64", (), ()),
-        ("x86_64", ("_is_avx512_bf16_supported", "_is_amx_tile_supported"), ("AVX512-BF16", "AMX")),
-    ],
-)
-def test_bf16_instructions_are_read_from_older_versions_of_pytorch(monkeypatch, machine, private, expected):
-    monkeypatch.setattr("platform.machine", lambda: machine)
-    for name in ("get_capabilities", "_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.delattr(torch.cpu, name, raising=False)
-    for name in private:
-        monkeypatch.setattr(torch.cpu, name, lambda: True, raising=False)
-    assert bf16_instructions() == expected
-
-
-@pytest.mark.parametrize(
-    ("device", "compiled", "steps", "hinted"),
-    [
-        ("cuda:0", False, 20000, True),
-        ("cuda", False, 100, False),
-        ("cuda", True, 20000, False),
-        ("cpu", False, 20000, False),
-    ],
-)
-def test_compiling_is_suggested_for_long_runs_on_a_gpu(device, compiled, steps, hinted):
+def test_compiling_is_suggested_for_long_runs_on_a_gpu():
     class Rows(list):
         size = 64
 
-    final = SimpleNamespace(accumulate=1, lr=1e-5, lr_scheduler="linear", merge_with_base=0.0, compile=compiled)
-    assert ("--compile" in describe_steps(final, Rows(range(steps)), device)) == hinted
+    values = {"accumulate": 1, "lr": 1e-5, "lr_scheduler": "linear", "merge_with_base": 0.0}
+    hinted = [
+        (device, steps, compiled)
+        for device, steps, compiled in product(("cuda:0", "cpu"), (100, 20_000), (False, True))
+        if "--compile" in describe_steps(SimpleNamespace(**values, compile=compiled), Rows(range(steps)), device)
+    ]
+    assert hinted == [("cuda:0", 20_000, False)]
 
 
 def test_evaluation_on_a_gpu_encodes_large_batches(run_config, monkeypatch):

@@ -8,20 +8,17 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from cse import Encoder, InputError, train
+from cse.evaluation.run import open_suites
 from cse.losses.contrastive import contrastive_loss
 from cse.training.setup import prepare
 from cse.training.step.distributed import World
-from cse.training.step.encode import gathered_views
-from cse.training.step.inputs import Inputs
+from cse.training.step.encode import Inputs, gathered_views
 from cse.training.step.step import batch_step
 from runs import first_batches
 from sentence_models import sentence_model
+from test_cli import refused
 from test_modules import TEXTS, normalize, pooling
 from test_prompts import retrieval_folder
-
-PAIRS = (
-    "5\tthe cat sat\tthe cat sat .\n1\tthe cat sat\tdogs run\n3\tdogs run\tcats run\n4\tsnow in winter\tice in winter\n"
-)
 
 
 @pytest.fixture
@@ -90,39 +87,35 @@ def test_a_stored_truncate_dim_is_applied_as_in_sentence_transformers(tmp_path, 
     assert Encoder(folder, device="cpu", dims=32).encode(TEXTS).shape == (4, 32)
 
 
-@pytest.mark.parametrize("suite", ["sts", "retrieval", "geometry"])
-def test_scores_with_dims_equal_those_of_truncated_encoders(unit_model, tmp_path, cse, suite):
-    (tmp_path / "pairs.tsv").write_text(PAIRS, encoding="utf8")
-    if suite == "retrieval":
-        retrieval_folder(tmp_path / "set")
-    data = tmp_path / ("set" if suite == "retrieval" else "pairs.tsv")
-    from cse.evaluation.run import open_suites
-
-    evaluation = open_suites([suite], str(data))[suite]
+def test_scores_with_dims_equal_those_of_truncated_encoders(unit_model, tmp_path, cse):
+    retrieval_folder(tmp_path / "set")
     for dims in (4, 2):
-        done = cse("eval", unit_model, "--suite", suite, "--data", data, "--dims", dims, "--json")
+        done = cse("eval", unit_model, "--suite", "retrieval", "--data", tmp_path / "set", "--dims", dims, "--json")
         assert done.returncode == 0, done.stderr
-        (row,) = json.loads(done.stdout)["suites"][suite]["tasks"]
-        (expected,) = evaluation(Encoder(unit_model, device="cpu", dims=dims)).rows
+        (row,) = json.loads(done.stdout)["suites"]["retrieval"]["tasks"]
+        encoder = Encoder(unit_model, device="cpu", dims=dims)
+        (expected,) = open_suites(["retrieval"], str(tmp_path / "set"))["retrieval"](encoder).rows
         for name, value in expected.items():
             assert row[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if isinstance(value, float) else value)
 
 
 @pytest.mark.parametrize(
-    ("command", "message"),
+    ("command", "dims", "message"),
     [
-        (("eval", "--data", "pairs.tsv", "--dims", "64"), "--dims 64: the embeddings of this model have 32"),
-        (("eval", "--data", "pairs.tsv", "--dims", "16,8"), "--dims"),
-        (("encode", "pairs.tsv.txt", "-o", "x.npy", "--dims", "33"), "--dims 33: the embeddings of this model have 32"),
-        (("encode", "pairs.tsv.txt", "-o", "x.npy", "--dims", "0"), "--dims 0"),
+        (("eval", "--data", "few.tsv"), "64", "--dims 64: the embeddings of this model have 32"),
+        (("eval", "--data", "few.tsv"), "16,8", "--dims"),
+        (
+            ("encode", "few.tsv", "-o", "x.npy", "--column", "sentence1"),
+            "33",
+            "--dims 33: the embeddings of this model have",
+        ),
+        (("encode", "few.tsv", "-o", "x.npy", "--column", "sentence1"), "0", "--dims 0"),
     ],
 )
-def test_commands_refuse_invalid_dimensions(unit_model, tmp_path, cse, command, message):
-    for name in ("pairs.tsv", "pairs.tsv.txt"):
-        (tmp_path / name).write_text(PAIRS, encoding="utf8")
-    done = cse(command[0], unit_model, *command[1:], cwd=tmp_path)
-    assert done.returncode == 2, done.stderr
-    assert message in done.stderr
+def test_commands_refuse_invalid_dimensions(unit_model, tmp_path, cse, command, dims, message):
+    rows = "score\tsentence1\tsentence2\n5\tthe cat sat\tthe cat sat .\n1\tdogs run\tsnow in winter\n"
+    (tmp_path / "few.tsv").write_text(rows, encoding="utf8")
+    refused(cse(command[0], unit_model, *command[1:], "--dims", dims, cwd=tmp_path), message)
 
 
 def test_training_refuses_invalid_dimensions(config):

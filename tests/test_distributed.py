@@ -13,8 +13,8 @@ import torch
 
 from cse import TrainConfig, train
 from cse.training.callbacks import Callback
-from cse.training.folder.checkpoint import read_checkpoint
 from cse.training.folder.find import find_checkpoint, list_checkpoints
+from cse.training.folder.outputs import read_checkpoint
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from cse.training.step.distributed import Agreement, StopRequest, World

@@ -93,18 +93,3 @@ def test_training_data_for_the_methods_compared_with_cse_follow_their_definition
     equal = np.mean([a == b for a, b in zip(pairs["first"], pairs["second"], strict=True)])
     assert abs(equal - 1 / peers.EQUAL_PAIRS) < 0.05
     assert peers.equal_pairs(rows, 0) == {"anchor": rows, "positive": rows}
-
-
-def test_table_of_methods_compared_with_cse_shows_only_collections_with_all_results():
-    peers = import_module("adapt_peers")
-    figures = {"ndcg": [50.0, 60.0], "recall": [80.0, 90.0]}
-    better = {"ndcg": [52.0, 60.0], "recall": [80.0, 90.0]}
-    record = {"steps": 3, "processor_seconds": 9.0, "peak": 2e9}
-    found = {"one/before/0": {**record, "found": {kind: figures for kind in ("alone", "BM25", "with BM25")}}}
-    for system in peers.TRAINERS:
-        found[f"one/{system}/0"] = {**record, "found": {"alone": better, "with BM25": better}}
-    found["two/before/0"] = found["one/before/0"]
-    text = peers.table(found)
-    assert "| cse, default | +1.00 / +0.00 | +1.00 |" in text
-    assert "two" not in text
-    assert peers.table({"two/before/0": found["one/before/0"]}) == "No collection has the results of all methods yet."

@@ -12,7 +12,7 @@ def test_commands_accept_word_vectors_and_encoders_from_a_file(tmp_path, cse):
     (tmp_path / "pairs.tsv").write_text("5\tthe cat\tthe cat .\n1\tthe cat\tdog .\n3\tdog\tcat\n", encoding="utf8")
     (tmp_path / "lengths.py").write_text(
         "import numpy as np\n"
-        "from cse.encoder.encoders import ENCODERS, OtherEncoder\n"
+        "from cse.models.encoders import ENCODERS, OtherEncoder\n"
         "class Lengths(OtherEncoder):\n"
         "    embedding_dim = 2\n"
         "    def encode(self, texts, **_):\n"

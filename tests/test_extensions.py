@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from cse import InputError
 from cse.augment import AUGMENTATIONS
-from cse.augment.base import Block, Edit, Paired, Pairing, View
+from cse.augment.base import Edit, Paired, Pairing
 from cse.cli import cli
 from cse.evaluation import EVALUATIONS
 from cse.evaluation.base import Evaluation, Report
@@ -22,6 +22,7 @@ from cse.features.base import FeatureMethod
 from cse.losses import LOSS_TERMS
 from cse.losses.base import BatchTerm
 from cse.registry import Registry
+from runs import records_of
 
 
 class Shouted(Pairing):
@@ -111,8 +112,7 @@ def run(short_corpus, monkeypatch):
 
 
 def log_of(result):
-    lines = Path(result["folder"], "log.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if "loss" in record]
+    return records_of(Path(result["folder"]))[0]
 
 
 TRAIN = ("train", "--max-steps", 3, "--batch-size", 8, "--eval-every", 0, "--device", "cpu", "--json")
@@ -154,10 +154,3 @@ def test_an_entry_point_is_found_by_name(monkeypatch):
     assert table.get("shouted") is Shouted
     with pytest.raises(InputError, match="augmentation: 'odd' is unknown; choose one of shouted, una"):
         table.get("odd")
-
-
-def test_a_block_must_have_a_view_and_one_mask_value_per_row():
-    with pytest.raises(ValueError, match="views"):
-        Block(["a"], ())
-    with pytest.raises(ValueError, match="mask"):
-        Block(["a"], (View("anchor", "anchor"),), np.ones(2, dtype=bool))

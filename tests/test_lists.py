@@ -1,4 +1,4 @@
-"""Tests that a single text, a mapping or a table is refused where a list of texts, ids or row numbers is wanted."""
+"""Tests that a single text, a mapping or a table is refused where a list of texts or ids is wanted."""
 
 import numpy as np
 import pandas as pd
@@ -49,7 +49,6 @@ def test_what_is_not_a_list_of_texts_is_refused(texts, encoder, index, tmp_path)
             lambda given: index.add(["word5"], ids=given),
             lambda given: SearchIndex.build(encoder, ["word1", "word2"], ids=given),
         ],
-        "rows": [index.ids],
     }
     for name, functions in takers.items():
         for take in functions:

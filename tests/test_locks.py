@@ -65,13 +65,3 @@ def test_files_that_are_being_written_are_not_removed_as_leftovers(tmp_path):
             pass
     assert len([*tmp_path.glob("file*")]) == len([*tmp_path.glob("folder*/file")]) == 200
     assert not [*tmp_path.glob(".*")]
-
-
-def test_a_lock_is_released_at_the_end_of_its_block_and_leaves_no_files(tmp_path):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    for _ in range(2):
-        with locked(folder) as held:
-            assert held
-    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
-    assert not any(folder.iterdir())

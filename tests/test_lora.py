@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 
 from cse import Encoder, InputError, train
-from cse.encoder.checking import kind_of, read_modules
+from cse.encoder.resolve import kind_of, read_modules
 from cse.encoder.saving import merged_adapters
 from cse.training.setup import prepare
 from sentence_models import sentence_model

@@ -6,9 +6,9 @@ import shutil
 import numpy as np
 import pytest
 
-from cse import Encoder, InputError, SearchIndex, TrainConfig
+from cse import Encoder, SearchIndex, TrainConfig
 from cse.search.fusion import Fusion
-from cse.search.mining import QueryRows, parse_ranks
+from cse.search.mining import QueryRows
 from random_texts import some_texts
 from test_cli import refused
 
@@ -89,7 +89,7 @@ def test_the_preset_for_queries_trains_on_the_rows_that_mine_writes(topics, tmp_
     [
         (("mine", "c.txt", "-o", "d.tsv", "--queries", "c.txt"), "the name must end in .csv or .jsonl"),
         (("mine", "c.txt", "-o", "no/d.csv", "--queries", "c.txt"), "its folder does not exist"),
-        ((*MINE, "--ranks", "5"), "must be FIRST-LAST"),
+        *[((*MINE, "--ranks", ranks), "must be FIRST-LAST") for ranks in ("5", "0-5", "7-3", "1..5")],
         ((*MINE[:-1], "three.csv", "--query-column", "x"), "has no column 'x'"),
         ((*MINE, "--ranks", "3-9"), "--ranks must begin after rank 3, the last of the positives, got 3"),
         ((*MINE, "--ranks", "99-100"), "--ranks 99-100: the corpus has only 61 rows"),
@@ -104,18 +104,10 @@ def test_invalid_arguments_and_files_are_refused(topics, tmp_path, cse, argument
     refused(cse(arguments[0], "glove:v.txt", *arguments[1:], cwd=tmp_path), phrase)
 
 
-def test_the_ranks_option_is_parsed_as_a_first_and_a_last_rank():
-    assert parse_ranks("1-100") == (1, 100)
-    for text in ("0-5", "7-3", "-4", "1..5", ""):
-        with pytest.raises(InputError, match="--ranks"):
-            parse_ranks(text)
-
-
 def test_rows_are_mined_from_an_index_with_passages(topics, tmp_path, cse):
-    for name in ("c.txt", "v.txt"):
-        shutil.copy(topics / name, tmp_path)
-    texts = (tmp_path / "c.txt").read_text(encoding="utf8").split("\n")[:-1]
-    SearchIndex.build(Encoder(f"glove:{tmp_path}/v.txt"), texts, tmp_path / "cut", passages=8)
-    done = cse("mine", "glove:v.txt", "c.txt", "--queries", "c.txt", "--index", "cut", "-o", "t.csv", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    model = f"glove:{topics / 'v.txt'}"
+    texts = (topics / "c.txt").read_text(encoding="utf8").split("\n")[:-1]
+    SearchIndex.build(Encoder(model), texts, tmp_path / "cut", passages=8)
+    flags = ("--queries", topics / "c.txt", "--index", "cut", "-o", "t.csv", "--ranks", "4-50")
+    ran(cse("mine", model, topics / "c.txt", *flags, cwd=tmp_path))
     assert len((tmp_path / "t.csv").read_text(encoding="utf8").splitlines()) == 1921

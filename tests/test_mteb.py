@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from datasets import Dataset, DatasetDict
+from sentence_transformers import SentenceTransformer
 
 from conftest import config_of_eight_steps
 from cse import Encoder, InputError, evaluate, train
@@ -85,26 +86,28 @@ def local_retrieval(texts, queries, relevant):
     return LocalRetrieval()
 
 
-def scores_under_mteb(saved, task):
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceTransformer(str(saved), device="cpu")
+def scores_under_mteb(model, task):
     result = mteb.evaluate(model, tasks=[task], cache=None, co2_tracker=False, show_progress_bar=False)
     return result.task_results[0].scores["test"][0]
 
 
+def loaded(saved):
+    return SentenceTransformer(str(saved), device="cpu")
+
+
 def test_retrieval_scores_in_cse_equal_those_in_mteb(saved, tmp_path):
     texts, queries = retrieval_folder(tmp_path / "set")
-    found = scores_under_mteb(saved, local_retrieval(texts, queries, {"q1": {"d1": 1}, "q2": {"d4": 1}}))
+    found = scores_under_mteb(loaded(saved), local_retrieval(texts, queries, {"q1": {"d1": 1}, "q2": {"d4": 1}}))
     row = open_suites(["retrieval"], str(tmp_path / "set"))["retrieval"](Encoder(saved, device="cpu")).rows[0]
     for theirs, ours in (("ndcg_at_10", "ndcg@10"), ("mrr_at_10", "mrr@10")):
         assert row[ours] == pytest.approx(100 * found[theirs], abs=1e-2)
 
 
 def test_sts_scores_in_cse_equal_those_in_mteb(saved):
-    found = scores_under_mteb(saved, local_sts())["cosine_spearman"]
-    pairs = Pairs(np.array(SCORES), LEFT, RIGHT)
-    assert score_pairs(Encoder(saved, device="cpu"), pairs).spearman == pytest.approx(100 * found, abs=1e-3)
+    encoder = Encoder(saved, device="cpu")
+    found = scores_under_mteb(loaded(saved), local_sts())["cosine_spearman"]
+    assert score_pairs(encoder, Pairs(np.array(SCORES), LEFT, RIGHT)).spearman == pytest.approx(100 * found, abs=1e-3)
+    assert scores_under_mteb(encoder, local_sts())["cosine_spearman"] == pytest.approx(found, abs=1e-6)
 
 
 def named(name, folder):
@@ -126,7 +129,7 @@ def test_eval_runs_tasks_of_mteb_by_name(saved, tmp_path, monkeypatch):
     expected = evaluate(str(saved), "retrieval", tmp_path / "set").reports["retrieval"].rows[0]["ndcg@10"]
     assert rows["Found (test)"]["metric"] == "ndcg_at_10"
     assert rows["Found (test)"]["score"] == rows["Found (test)"]["ndcg@10"] == pytest.approx(expected, abs=1e-2)
-    spearman = scores_under_mteb(saved, local_sts())["cosine_spearman"]
+    spearman = scores_under_mteb(loaded(saved), local_sts())["cosine_spearman"]
     assert rows["LocalSTS (test)"]["score"] == pytest.approx(100 * spearman, abs=1e-2)
     for model, options, message in [
         ("bm25", ["Found"], "--mteb evaluates embeddings; name a model"),
@@ -140,22 +143,10 @@ def test_eval_runs_tasks_of_mteb_by_name(saved, tmp_path, monkeypatch):
         evaluate("bm25", "mteb", options={"mteb": {"tasks": ["SciFacts"]}})
 
 
-def test_mteb_evaluates_a_cse_encoder(saved):
-    encoder = Encoder(saved, device="cpu")
-    settings = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
-    result = mteb.evaluate(encoder, tasks=[local_sts()], **settings)
-    found = result.task_results[0].scores["test"][0]["cosine_spearman"]
-    assert found == pytest.approx(scores_under_mteb(saved, local_sts())["cosine_spearman"], abs=1e-6)
-
-
 def test_a_saved_encoder_is_loaded_by_sentence_transformers_and_holds_no_path(saved, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
     encoder = Encoder(saved, device="cpu")
     encoder.save_pretrained(str(tmp_path / "copy"))
-    np.testing.assert_allclose(
-        SentenceTransformer(str(tmp_path / "copy")).encode(LEFT), encoder.encode(LEFT), atol=1e-6
-    )
+    np.testing.assert_allclose(loaded(tmp_path / "copy").encode(LEFT), encoder.encode(LEFT), atol=1e-6)
     for path in (tmp_path / "copy").rglob("*"):
         assert path.is_dir() or str(saved).encode() not in path.read_bytes()
     similar = encoder.similarity(encoder.encode(LEFT), encoder.encode(RIGHT))

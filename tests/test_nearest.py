@@ -9,8 +9,7 @@ import pytest
 
 from cse.encoder.passages import windows
 from cse.search import vectors as stored
-from cse.search.bm25 import Bm25
-from cse.search.terms import Terms
+from cse.search.bm25 import Bm25, Terms
 from cse.search.vectors import Vectors, exact_products, nearest, unit
 from random_texts import some_texts
 

@@ -1,6 +1,5 @@
 """Tests of encoders whose embeddings hold NaN or infinity, or are all equal, and of runs that end with such weights."""
 
-import json
 from itertools import count
 
 import numpy as np
@@ -11,7 +10,9 @@ from transformers import AutoModel, AutoTokenizer
 from cse import Encoder, TrainConfig, compare, evaluate, train
 from cse.errors import InputError, RunError
 from cse.losses.contrastive import Contrastive
-from cse.training.folder.checkpoint import list_checkpoints, read_checkpoint
+from cse.training.folder.find import list_checkpoints
+from cse.training.folder.outputs import read_checkpoint
+from runs import records_of
 from runs import weights as last
 
 WORD = "committee"
@@ -184,8 +185,7 @@ def test_the_last_finite_step_is_saved_and_can_be_resumed(tmp_path, tiny_bert, s
             assert torch.equal(values, saved.tensors[part][name]), name
     for name in ("step", "sentences", "viewed"):
         assert saved.state[name] == expected.state[name]
-    steps = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in steps if "loss" in record] == [1, 2, 3, 4, 5, 6]
+    assert [record["step"] for record in records_of(run)[0]] == [1, 2, 3, 4, 5, 6]
     resumed = train(config(tmp_path, short_corpus, tiny_bert, max_steps=5), resume=run)
     assert resumed.steps == 5
     assert (run / "result.json").exists()

@@ -4,9 +4,17 @@ import pytest
 import torch
 import transformers
 
-from cse.encoder import packing
-from cse.encoder.acceleration import FastDropout, use_fast_dropout
-from cse.encoder.packing import GROUP, Layout, can_pack, encode_packed, is_packable
+from cse.encoder import acceleration
+from cse.encoder.acceleration import (
+    GROUP,
+    FastDropout,
+    Layout,
+    can_pack,
+    encode_packed,
+    is_hooked,
+    is_packable,
+    use_fast_dropout,
+)
 from cse.training.setup import prepare
 
 SIZES = {
@@ -41,7 +49,7 @@ def batch(rows=GROUP + 9, columns=17, left=False, empty=False):
 
 
 def test_every_type_of_model_that_is_packed_is_tested():
-    assert packing.MODELS.keys() == FAMILIES.keys()
+    assert acceleration.MODELS.keys() == FAMILIES.keys()
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
@@ -180,11 +188,11 @@ def test_hooks_of_the_transformer_receive_hidden_states_by_row(run_config):
     encoder = prepare(run_config.replace(pooler="avg_first_last")).state.encoder
     inputs = batch(rows=5, columns=9)
     encoder(inputs)  # leaves the hooks with which transformers captures hidden states
-    assert not packing.is_hooked(encoder.backbone)
+    assert not is_hooked(encoder.backbone)
     seen = []
     layer = encoder.backbone.encoder.layer[0]
     handle = layer.register_forward_hook(lambda module, inputs, output: seen.append(tuple(output.shape[:2])))
-    assert packing.is_hooked(encoder.backbone)
+    assert is_hooked(encoder.backbone)
     assert not encoder.packs
     encoder(inputs)
     handle.remove()

@@ -19,8 +19,7 @@ from cse.evaluation.sts import score_pairs
 from cse.training.callbacks import by_sentence
 from cse.training.setup import prepare
 from cse.training.step.distributed import World
-from cse.training.step.encode import gathered_keys
-from cse.training.step.inputs import Inputs
+from cse.training.step.encode import Inputs, gathered_keys
 from cse.views import Views
 from runs import first_batches
 

@@ -186,7 +186,7 @@ def test_prompt_auto_chooses_the_prompt_of_a_column_by_its_role(config, tmp_path
     }.items():
         assert begin_with(batch, block, run.state.encoder.tokenizer, prompt)
     assert run.state.encoder.prompt == ""
-    with pytest.raises(InputError, match="--prompt auto belongs to --pairs"):
+    with pytest.raises(InputError, match="--prompt auto needs --pairs"):
         prepare(config.replace(prompt="auto"))
 
 

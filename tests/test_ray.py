@@ -34,13 +34,6 @@ def shards(tmp_path, sample_rows, monkeypatch):
     return tmp_path
 
 
-def test_an_index_built_on_a_cluster_equals_one_built_locally(cluster, shards):
-    info, files, joined = build_index("shard*.txt", "ray", engine="ray", **OPTIONS)
-    whole = TfidfIndex.build("shard*.txt")
-    assert Path("ray/index.safetensors").read_bytes() == whole.to_bytes()
-    assert (info, files, joined) == (whole.info, whole.files, 0)
-
-
 def test_blank_shards_are_accepted_unless_all_shards_are_blank(cluster, shards):
     Path("shard1.txt").write_text("\n \n")
     Path("shard3.txt").write_text("...\n")

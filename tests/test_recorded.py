@@ -2,7 +2,6 @@
 
 import json
 from functools import cache
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ from torch._subclasses import FakeTensorMode
 from transformers import AutoTokenizer, BertModel
 
 from cse import Callback, train
-from cse.augment import AUGMENTATIONS
-from cse.augment.base import Edit
 from cse.encoder.device import recorder_of
 from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from cse.features.base import FeatureMethod
@@ -25,7 +22,7 @@ from cse.training.step.distributed import World
 from cse.training.step.recorded import RecordedStep, Watch
 from cse.training.step.step import training_step
 from emulated_graph import EmulatedRecorder
-from runs import same_run
+from runs import Warnings, same_run
 from test_device import LIKE_A_GPU
 from test_device import deterministic as deterministic
 from test_systems import few as few
@@ -81,23 +78,9 @@ def every_method():
 
 
 CASES |= {name: {**values, **NEEDS.get(name, {})} for name, values in every_method()}
-TEXTS = {
-    "substitution": {"options": {"substitution": {"model": "MASKED"}}},
-    "eda-synonym": {"options": {"eda-synonym": {"synonyms": "SYNONYMS"}}},
-    "eda-insert": {"options": {"eda-insert": {"synonyms": "SYNONYMS"}}},
-    "parallel": {"options": {"parallel": {"file": "PARALLEL"}}},
-    "retrieved": {"options": {"retrieved": {"nearest": 5}}},
-    "diverse": {"loss_terms": ("pcl",)},
-    "negation": {"loss_terms": ("soft-negative",)},
-}
 # Other cases take longer, or differ from one of these in what the host does.
 LONG = {"state-projector", "projector", "two dropout rates", "mixed release", "focal", "two encoders"}
 LISTED = [name for name in CASES if name not in LONG]
-for kind, name in product(("positive", "negatives"), AUGMENTATIONS.names()):
-    if not (kind == "negatives" and (name == "diverse" or not issubclass(AUGMENTATIONS.get(name), Edit))):
-        values = {kind: name if kind == "positive" else (name,), **TEXTS.get(name, {})}
-        if kind == "negatives" or name not in ("retrieved", "labelled"):  # these need other data
-            CASES[f"{kind} {name}"] = values
 NOT_RECORDED = {"pca", "group-whitening"}
 
 
@@ -121,9 +104,7 @@ def config_of(run_config, shallow, masked_model, few):
     def config(name, device=LIKE_A_GPU, **changes):
         model = shallow(2 if name == "sscl" else 1)
         text = json.dumps({**CASES[name], **changes})
-        places = {"MASKED": masked_model, "TINY": model}
-        places |= {"SYNONYMS": few / "synonyms.txt", "PARALLEL": few / "parallel.txt"}
-        for place, path in places.items():
+        for place, path in {"MASKED": masked_model, "TINY": model}.items():
             text = text.replace(place, str(path))
         shared = {"model": model, "corpus": few / "corpus.txt", "device": device, "max_steps": STEPS, "eval_every": 0}
         return run_config.replace(**{"max_length": 16, **shared, **json.loads(text)})
@@ -309,16 +290,6 @@ def test_runs_that_are_not_recorded(config_of, changes, world, reason):
     run, warnings = prepare(config_of("standard", **changes)), []
     RecordedStep(run.state, run.forward, 0.0, EmulatedRecorder(), warnings.append, world)
     assert warnings == [f"steps are not recorded as CUDA graphs, because {reason}"]
-
-
-class Warnings(Callback):
-    """Keeps the warnings of a run."""
-
-    def __init__(self):
-        self.texts = []
-
-    def on_warning(self, text):
-        self.texts.append(text)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,14 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import torch
 
 from conftest import config_of_eight_steps
-from cse import InputError, TfidfIndex
+from cse import InputError, TfidfIndex, train
 from cse.evaluation.geometry import unit
+from cse.losses.base import focal
 from cse.reports.curves import (
+    Material,
     alignment_panels,
     cosine_panels,
     focal_panels,
@@ -28,7 +31,6 @@ from cse.reports.curves import (
 )
 from cse.reports.held_out import compare_models
 from cse.reports.page import report_page
-from cse.reports.pictures import Material
 from cse.reports.runs import differing, find_runs, read_run
 from cse.reports.style import figure, require_extra, styled
 from test_cli import refused
@@ -56,10 +58,6 @@ def corpus(folder, sample_rows):
 
 def trained(folder, corpus, model, **values):
     """Trains a model and returns the run folder; restores PyTorch's number of threads, which training changes."""
-    import torch
-
-    from cse import train
-
     threads = torch.get_num_threads()
     values = {"max_steps": 6, "eval_every": 2, "log_every": 3, **values}
     try:
@@ -77,10 +75,7 @@ def run(folder, corpus, tiny_bert):
 
 @pytest.fixture(scope="module")
 def dev_run(folder, corpus, tiny_bert, sample_rows):
-    """A run with a development set and no synthetic negatives.
-
-    Its name begins with _ to test that its label is shown: by default, matplotlib hides such labels.
-    """
+    """A run with a development set, whose name begins with _: by default, matplotlib hides such labels."""
     both = zip(sample_rows[700:760], sample_rows[760:820], strict=True)
     lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(both)]
     (folder / "dev.tsv").write_text("".join(lines), encoding="utf8")
@@ -102,9 +97,21 @@ def page(material):
     return report_page(material)
 
 
-@pytest.fixture(scope="module")
-def dev_page(dev_material):
-    return report_page(dev_material)
+def page_of(folder):
+    return report_page(Material(read_run(folder), encode=False))
+
+
+def records_of(folder):
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text(encoding="utf8").splitlines()]
+
+
+def write_log(folder, records):
+    (folder / "log.jsonl").write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf8")
+
+
+def copy_of(run, folder, *left_out):
+    shutil.copytree(run, folder / "copy", ignore=shutil.ignore_patterns("checkpoints", "last", *left_out))
+    return folder / "copy"
 
 
 class Parsed(HTMLParser):
@@ -168,9 +175,9 @@ def test_data_json_holds_facts_examples_and_held_out_sentences(run, corpus):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["page", "dev_page"])
+@pytest.mark.parametrize("which", ["material", "dev_material"])
 def test_the_page_is_well_formed_and_loads_no_other_file(which, request):
-    html = request.getfixturevalue(which).html
+    html = report_page(request.getfixturevalue(which)).html
     parsed = Parsed(html)
     names = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
     assert len(names) == len(set(names))
@@ -180,35 +187,25 @@ def test_the_page_is_well_formed_and_loads_no_other_file(which, request):
             assert not name.startswith("on")
             assert name not in {"srcset", "data", "poster", "xlink:href", "action"}
             assert name != "src" or value.startswith("data:image/svg+xml;base64,")
-            if name == "href":
-                assert value == "data:," or (value.startswith("#") and value[1:] in names)
-            for target in re.findall(r"url\(([^)]*)\)", value or ""):
-                assert target.startswith("#")
-                assert target[1:] in names
+            assert name != "href" or value == "data:," or (value[0] == "#" and value[1:] in names)
+            assert all(
+                target[0] == "#" and target[1:] in names for target in re.findall(r"url\(([^)]*)\)", value or "")
+            )
     styles = re.search(r"<style>(.*?)</style>", html, re.DOTALL)[1]
     assert "url(" not in styles
     assert "@import" not in styles
     assert "prefers-color-scheme: dark" in styles
 
 
-def test_texts_of_the_corpus_are_shown_unchanged(page, run):
+def test_the_page_shows_texts_unchanged_what_was_trained_and_how_to_load_it(page, run):
     parsed = Parsed(page.html)
     text = "".join(parsed.text)
-    stored = json.loads((run / "data.json").read_text(encoding="utf8"))
-    for example in stored["examples"]:
-        assert example["text"] in text
-        assert example["augmented"] in text
-    marked = [
-        each[form][start:end]
-        for each in stored["examples"]
-        for form, spans in (("text", each["spans"]), ("augmented", each["augmented_spans"]))
-        for start, end in spans
-    ]
+    marked = []
+    for each in json.loads((run / "data.json").read_text(encoding="utf8"))["examples"]:
+        for form, spans in (("text", "spans"), ("augmented", "augmented_spans")):
+            assert each[form] in text
+            marked += [each[form][start:end] for start, end in each[spans]]
     assert parsed.marked == marked
-
-
-def test_the_page_shows_what_was_trained_and_how_to_load_it(page, run):
-    text = "".join(Parsed(page.html).text)
     assert page.left_out == {}
     for phrase in (
         "Did it help?",
@@ -216,11 +213,10 @@ def test_the_page_shows_what_was_trained_and_how_to_load_it(page, run):
         "nt-xent with focal logits",
         "600 rows: 570 to train on",
         f"--tfidf {run.parents[1] / 'tfidf'}",
+        f'SentenceTransformer("{run / "best"}").encode(["A sentence.", "Another one."])',
     ):
         assert phrase in text
-    code = f'SentenceTransformer("{run / "best"}").encode(["A sentence.", "Another one."])'
-    assert code in text
-    images = [attributes["src"] for tag, attributes in Parsed(page.html).elements if tag == "img"]
+    images = [attributes["src"] for tag, attributes in parsed.elements if tag == "img"]
     assert len(images) == 10  # loss, rate, score, cosines, alignment, 2 focal, 3 pairs
     for image in images:
         assert ElementTree.fromstring(b64decode(image.partition(",")[2])).tag.endswith("svg")
@@ -234,30 +230,23 @@ def test_no_cell_is_empty_and_no_picture_shows_a_constant(run, tmp_path):
     copy = copy_of(run, tmp_path)
     stored |= {"verdict": verdict, "sts": {"STS12": 50.0, "Avg.": None}}
     (copy / "result.json").write_text(json.dumps(stored), encoding="utf8")
-    records = [json.loads(line) for line in (copy / "log.jsonl").read_text(encoding="utf8").splitlines()]
+    records = records_of(copy)
     for record in records:
         record |= {"lr": 1e-5, "mrr": 1.0} if "event" not in record else {"mrr": 1.0}
-    (copy / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf8")
-    page = report_page(Material(read_run(copy), encode=False))
-    cells = re.findall(r"<(td|th|dd|dt)[^>]*>(.*?)</\1>", page.html, re.DOTALL)
-    assert all(content.strip() for _, content in cells)
-    titles = [attributes["alt"] for tag, attributes in Parsed(page.html).elements if tag == "img"]
-    assert titles == [
-        "Loss",
-        "Cosines during training",
-        "Alignment and uniformity",
-        "Focal re-scaling",
-        "Weights of negatives",
-    ]
-    (copy / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records[:2]), encoding="utf8")
-    page = report_page(Material(read_run(copy), encode=False))
-    assert set(page.left_out) == {"training", "cosines", "alignment", "pairs"}
-    assert "no value in its log changes over the steps" in page.left_out["training"]
-    for record in records:
-        record |= {"loss": None, "lr": None} if "event" not in record else {"mrr": None}
-    (copy / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf8")
-    page = report_page(Material(read_run(copy), encode=False))
-    assert "no value in its log changes over the steps" in page.left_out["training"]
+    write_log(copy, records)
+    html = page_of(copy).html
+    assert all(content.strip() for _, content in re.findall(r"<(td|th|dd|dt)[^>]*>(.*?)</\1>", html, re.DOTALL))
+    titles = [attributes["alt"] for tag, attributes in Parsed(html).elements if tag == "img"]
+    curves = ["Loss", "Cosines during training", "Alignment and uniformity"]
+    assert titles == [*curves, "Focal re-scaling", "Weights of negatives"]
+    write_log(copy, records[:2])
+    left_out = page_of(copy).left_out
+    assert set(left_out) == {"training", "cosines", "alignment", "pairs"}
+    write_log(
+        copy, [record | ({"mrr": None} if "event" in record else {"loss": None, "lr": None}) for record in records]
+    )
+    for found in (left_out, page_of(copy).left_out):
+        assert "no value in its log changes over the steps" in found["training"]
 
 
 def test_nearest_neighbours_equal_brute_force(material):
@@ -283,47 +272,49 @@ def test_nearest_neighbours_equal_brute_force(material):
 
 def test_histograms_count_each_pair_in_the_right_group(material, dev_material):
     groups = material.compared.cosines()
-    assert list(groups) == [
-        "halves of the same sentence",
-        "sentence and its synthetic negative",
-        "halves of different sentences",
-    ]
-    held = material.compared.held_out
+    same, *others = groups
+    assert same == "halves of the same sentence"
+    assert others == ["sentence and its synthetic negative", "halves of different sentences"]
     assert [len(before) for before, _ in groups.values()] == [30, 30, 30]
-    first, second = (" ".join(part) for part in np.array_split(held.sentences[0].split(), 2))
+    first, second = (" ".join(part) for part in np.array_split(material.compared.held_out.sentences[0].split(), 2))
     vectors = material.compared.after
     cosine = float(unit(vectors[first][None])[0] @ unit(vectors[second][None])[0])
-    assert groups["halves of the same sentence"][1][0] == pytest.approx(cosine, abs=1e-6)
-
+    assert groups[same][1][0] == pytest.approx(cosine, abs=1e-6)
     gold = np.arange(60) % 6  # scores 0 to 5, whose thirds are 0-1, 2-3 and 4-5
     thirds = [len(before) for before, _ in dev_material.compared.cosines().values()]
     assert thirds == [int((gold >= 4).sum()), int(((gold == 2) | (gold == 3)).sum()), int((gold <= 1).sum())]
-    before, after, _ = (drawn_axes(panel) for panel in pair_panels(material.compared))
+    before, after, spectrum = (drawn_axes(panel) for panel in pair_panels(material.compared))
     assert before.get_xlim() == after.get_xlim()
     assert before.get_ylim() == after.get_ylim()
+    for line, side in zip(spectrum.lines, (material.compared.before, vectors), strict=True):
+        values = np.linalg.svd(unit(np.stack(list(side.values()))), compute_uv=False)
+        assert line.get_ydata() == pytest.approx(values / values[0])
 
 
 def test_curves_show_the_values_of_the_log(run):
-    stored = read_run(run)
-    records = [json.loads(line) for line in (run / "log.jsonl").read_text(encoding="utf8").splitlines()]
+    stored, records = read_run(run), records_of(run)
     steps = [record for record in records if "event" not in record]
+    evaluations = [record for record in records if "event" in record]
+
+    def points(line):
+        return [each.tolist() for each in line.get_data()]
+
     lines = {line.get_label(): line for line in drawn_axes(cosine_panels(stored)[0]).lines}
     assert set(lines) == {"positives", "in-batch negatives", "synthetic negatives"}
-    for label, name in (("positives", "cos_pos"), ("synthetic negatives", "cos_syn")):
-        assert lines[label].get_ydata().tolist() == [record[name] for record in steps]
-    loss, rate = (drawn_axes(panel).lines[0] for panel in training_panels(stored))
-    assert loss.get_xdata().tolist() == [1, 2, 3, 4, 5, 6]
-    assert loss.get_ydata().tolist() == [record["loss"] for record in steps]
-    assert rate.get_ydata().tolist() == [record["lr"] for record in steps]
-    scores = drawn_axes(score_panels(stored)[0]).lines[0]
-    evaluations = [record for record in records if "event" in record]
-    assert scores.get_xdata().tolist() == [0, 2, 4, 6]
-    assert scores.get_ydata().tolist() == [record["mrr"] for record in evaluations]
+    losses, rate = (drawn_axes(panel).lines[0] for panel in training_panels(stored))
+    for line, name in (
+        (lines["positives"], "cos_pos"),
+        (lines["synthetic negatives"], "cos_syn"),
+        (losses, "loss"),
+        (rate, "lr"),
+    ):
+        assert points(line) == [[1, 2, 3, 4, 5, 6], [record[name] for record in steps]]
+    score = drawn_axes(score_panels(stored)[0]).lines[0]
+    assert points(score) == [[0, 2, 4, 6], [record["mrr"] for record in evaluations]]
     path = drawn_axes(alignment_panels(stored)[0])
-    assert path.lines[0].get_xdata().tolist() == [record["uniformity"] for record in evaluations]
-    assert path.lines[0].get_ydata().tolist() == [record["alignment"] for record in evaluations]
-    arrows = [(each.xyann, each.xy) for each in path.texts]
     places = [(record["uniformity"], record["alignment"]) for record in evaluations]
+    assert list(zip(*points(path.lines[0]), strict=True)) == places
+    arrows = [(each.xyann, each.xy) for each in path.texts]
     assert arrows == list(itertools.pairwise(places))  # each arrow points to the later evaluation
 
 
@@ -335,14 +326,6 @@ def test_several_models_are_coloured_by_their_sts_scores(dev_run):
     best = [each.best for each in (first, other)]
     assert points.get_array().tolist() == [record["spearman"] for record in best]
     assert points.get_offsets().tolist() == [[record["uniformity"], record["alignment"]] for record in best]
-
-
-def test_the_singular_values_are_those_of_the_normalised_embeddings(material):
-    compared = material.compared
-    lines = drawn_axes(pair_panels(compared)[2]).lines
-    for line, side in zip(lines, (compared.before, compared.after), strict=True):
-        values = np.linalg.svd(unit(np.stack(list(side.values()))), compute_uv=False)
-        assert line.get_ydata() == pytest.approx(values / values[0])
 
 
 def test_long_curves_are_averaged_over_blocks_of_steps():
@@ -357,32 +340,23 @@ def test_long_curves_are_averaged_over_blocks_of_steps():
     assert thinned(steps[:100], values[:100], points=100)[2] == 1
 
 
-def test_the_weights_of_negatives_are_derivatives_of_the_loss(run):
-    import torch
-
-    from cse.losses.base import focal
-
+def test_focal_curves_equal_the_formula_and_weights_are_derivatives_of_the_loss(run):
     stored = read_run(run)
     tau = stored.settings["temperature"]
-    lines = {line.get_label(): line for line in drawn_axes(focal_panels(stored)[1]).lines}
+    curves, weights = ({line.get_label(): line for line in drawn_axes(each).lines} for each in focal_panels(stored))
+    for label, margin in (("positives (m = 0)", 0.0), ("m = 0.1", 0.1), ("m = 0.3, this run", 0.3)):
+        s = curves[label].get_xdata()
+        assert curves[label].get_ydata() == pytest.approx(s * (s + margin))
     for name, margin in (("m = 0.3", 0.3), ("m = 0", 0.0), ("not re-scaled", None)):
         s = torch.tensor([0.5, 0.7, 0.1, -0.05], dtype=torch.float64, requires_grad=True)
         logits = s / tau if margin is None else focal(s[None], None, tau, margin)[0]
-        torch.logsumexp(
-            torch.cat([torch.tensor([1 / tau]).double(), logits]), 0
-        ).backward()  # minus the positive's logit
+        # minus the positive's logit
+        torch.logsumexp(torch.cat([torch.tensor([1 / tau]).double(), logits]), 0).backward()
         expected = (s.grad / s.grad[0]).tolist()
-        x, y = lines[name].get_data()
+        x, y = weights[name].get_data()
         for cosine, weight in zip(s.tolist(), expected, strict=True):
             place = int(np.abs(x - cosine).argmin())
             assert np.isnan(y[place]) if weight <= 0 else y[place] == pytest.approx(weight, rel=1e-6)
-
-
-def test_curves_of_focal_logits_equal_the_formula(run):
-    lines = {line.get_label(): line for line in drawn_axes(focal_panels(read_run(run))[0]).lines}
-    for label, margin in (("positives (m = 0)", 0.0), ("m = 0.1", 0.1), ("m = 0.3, this run", 0.3)):
-        s = lines[label].get_xdata()
-        assert lines[label].get_ydata() == pytest.approx(s * (s + margin))
 
 
 @pytest.mark.slow
@@ -411,26 +385,13 @@ def test_report_prints_the_path_of_the_page_last(cse, run, tmp_path):
     assert "".join(parsed.text).count("Left out") == 1  # the histograms
 
 
-def copy_of(run, folder, *left_out):
-    shutil.copytree(run, folder / "copy", ignore=shutil.ignore_patterns("checkpoints", "last", *left_out))
-    return folder / "copy"
-
-
-def test_a_page_without_data_json_lists_the_missing_sections(run, tmp_path):
-    page = report_page(Material(read_run(copy_of(run, tmp_path, "data.json")), device="cpu"))
-    assert set(page.left_out) == {"positives and negatives", "pairs"}
-    text = "".join(Parsed(page.html).text)
-    assert text.count("no data.json") == 2
-
-
 def test_a_page_can_be_made_for_an_unfinished_run(run, tmp_path):
     copy = copy_of(run, tmp_path, "result.json")
-    lines = (copy / "log.jsonl").read_text(encoding="utf8").splitlines()[:-3]
-    (copy / "log.jsonl").write_text("\n".join(lines) + '\n{"step": 5, "lo', encoding="utf8")
-    stored = read_run(copy)
-    assert stored.status == "not finished, log up to step 4"
-    page = report_page(Material(stored, encode=False))
-    assert "the run has not finished: its log ends at step 4." in page.html
+    write_log(copy, records_of(copy)[:-3])
+    with open(copy / "log.jsonl", "a", encoding="utf8") as log:
+        log.write('{"step": 5, "lo')
+    assert read_run(copy).status == "not finished, log up to step 4"
+    assert "the run has not finished: its log ends at step 4." in page_of(copy).html
     # A result.json that was written before the run was extended is ignored.
     shutil.copy(run / "result.json", copy / "result.json")
     with open(copy / "log.jsonl", "a", encoding="utf8") as log:
@@ -438,20 +399,22 @@ def test_a_page_can_be_made_for_an_unfinished_run(run, tmp_path):
     assert read_run(copy).result is None
 
 
-def test_sections_are_left_out_if_models_cannot_be_compared(run, dev_run, folder, tmp_path):
-    copy = copy_of(run, tmp_path, "best")
-    with pytest.raises(InputError, match="no encoder there"):
-        compare_models(read_run(copy))
+def test_sections_are_left_out_if_texts_are_missing_or_models_cannot_be_compared(run, dev_run, tmp_path):
+    copy = copy_of(run, tmp_path, "best", "data.json")
+    page = report_page(Material(read_run(copy), device="cpu"))
+    assert set(page.left_out) == {"positives and negatives", "pairs"}
+    assert "".join(Parsed(page.html).text).count("no data.json") == 2
+    shutil.copy(run / "data.json", copy / "data.json")
     assert "no encoder there" in report_page(Material(read_run(copy))).left_out["pairs"]
-    config = (copy / "config.toml").read_text(encoding="utf8")
-    (copy / "config.toml").write_text(config.replace("encoder_methods = []", 'encoder_methods = ["prompt"]'))
-    with pytest.raises(InputError, match="--encoder-method prompt"):
-        compare_models(read_run(copy))
     gone = copy_of(dev_run, tmp_path / "dev")
-    config = (gone / "config.toml").read_text(encoding="utf8")
-    (gone / "config.toml").write_text(config.replace("dev.tsv", "gone.tsv"))
-    with pytest.raises(InputError, match=r"gone\.tsv: the development set"):
-        compare_models(read_run(gone))
+    for folder, old, new, message in (
+        (copy, "encoder_methods = []", 'encoder_methods = ["prompt"]', "--encoder-method prompt"),
+        (gone, "dev.tsv", "gone.tsv", r"gone\.tsv: no such file"),
+    ):
+        config = (folder / "config.toml").read_text(encoding="utf8")
+        (folder / "config.toml").write_text(config.replace(old, new))
+        with pytest.raises((InputError, OSError), match=message):
+            compare_models(read_run(folder))
 
 
 def test_runs_are_listed_with_the_settings_that_differ(cse, run, dev_run, folder):
@@ -507,17 +470,15 @@ def test_the_page_shows_the_verdict_of_the_run_first(run, tmp_path):
     verdict = {"word": "better", "why": f"by {measure['task']}", "measures": [measure], "notes": ["a note"]}
     copy = copy_of(run, tmp_path)
     (copy / "result.json").write_text(json.dumps({**stored, "verdict": verdict}), encoding="utf8")
-    page = report_page(Material(read_run(copy), encode=False))
+    page = page_of(copy)
     text = "".join(Parsed(page.html).text)
     first = "60.00 before, 61.50 after: +1.50 [+0.25, +2.75], 1,234 rows."
     assert text.split("copy", 2)[2].split("\n")[1:3] == ["better, by label of 10 nearest neighbours.", first]
     for phrase in ("1,234 rows", "[+0.25, +2.75]", "A note."):
         assert text.rindex("Did it help?") < text.rindex(phrase) < text.rindex("Model and data")
-    names = [change["name"] for change in page.changes]
-    assert names[0] == "Mean reciprocal rank of the other half"
-    assert page.changes[0]["before"] == stored["before"]["mrr"]
-    assert page.changes[0]["after"] == stored["best"]["mrr"]
-    assert page.changes[0]["difference"] == stored["best"]["mrr"] - stored["before"]["mrr"]
+    before, after = stored["before"]["mrr"], stored["best"]["mrr"]
+    changes = {"before": before, "after": after, "difference": after - before}
+    assert page.changes[0] == {"name": "Mean reciprocal rank of the other half", **changes}
 
 
 def test_listing_runs_does_not_import_torch_or_matplotlib(run):

@@ -17,11 +17,20 @@ from cse.cli import main
 from cse.errors import RunError
 from cse.io import fresh_folder, remove_leftovers
 from cse.training.callbacks import Callback
-from cse.training.folder.checkpoint import read_checkpoint
 from cse.training.folder.find import find_checkpoint, list_checkpoints, locked
+from cse.training.folder.outputs import read_checkpoint
 from cse.training.loop import resumed_config
 from forked import Forked
-from runs import LOSSES, kill_after, killed_and_resumed_equals_uninterrupted, same_run, start, weights
+from runs import (
+    LOSSES,
+    Warnings,
+    kill_after,
+    killed_and_resumed_equals_uninterrupted,
+    records_of,
+    same_run,
+    start,
+    weights,
+)
 
 
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(run_config, tmp_path):
@@ -137,11 +146,9 @@ def rising(monkeypatch):
     )
 
 
-def test_resuming_restores_the_folder_best_from_the_checkpoint(run_config, rising, sample_rows, tmp_path):
+def test_resuming_restores_the_folder_best_from_the_checkpoint(run_config, rising, scored_pairs):
     """When the run crashes, best/ holds the model of a step after the last checkpoint."""
-    dev = tmp_path / "dev.tsv"
-    dev.write_text("".join(f"{i % 6}\t{sample_rows[i]}\t{sample_rows[i + 40]}\n" for i in range(40)), encoding="utf8")
-    config = run_config.replace(dev=(str(dev),), eval_every=2, save_every=3, lr_scheduler="constant")
+    config = run_config.replace(dev=scored_pairs, eval_every=2, save_every=3, lr_scheduler="constant")
     two = train(config.replace(name="two", max_steps=2)).folder
     with pytest.raises(MemoryError):
         train(config.replace(name="cut"), Stop(5))
@@ -234,8 +241,7 @@ def test_a_run_that_saved_nothing_may_be_replaced(run_config, cse):
     (folder / "notes.txt").unlink()
     assert train(config).folder == folder
     assert hidden(folder) == []
-    log = (folder / "log.jsonl").read_text(encoding="utf8").splitlines()
-    assert [json.loads(line)["step"] for line in log if "event" not in line] == list(range(1, 9))
+    assert [record["step"] for record in records_of(folder)[0]] == list(range(1, 9))
     with pytest.raises(InputError, match="run exists"):
         train(config)
 
@@ -264,10 +270,8 @@ def test_an_out_of_memory_error_suggests_a_chunk_size(run_config, monkeypatch):
         train(run_config)
 
 
-def test_a_finished_run_can_be_extended(run_config, cse):
-    """The run needs no --save-every, because a checkpoint of the last step is always saved."""
-    folder = train(run_config.replace(lr_scheduler="constant", name="run")).folder
-    assert [path.name for path in list_checkpoints(folder)] == ["step-00000008"]
+def test_a_finished_run_can_be_extended(run_config, finished_run, cse):
+    folder = finished_run
     done = cse("train", "--resume", folder, "--max-steps", "10")
     assert done.returncode == 0, done.stderr
     assert f"train longer with: cse train --resume {folder} --max-steps N" in done.stdout.replace("\n", " ")
@@ -297,23 +301,16 @@ def test_a_full_disk_keeps_the_previous_checkpoint(run_config, tmp_path):
     assert read_checkpoint(find_checkpoint(folder)).step == 4
 
 
-def test_a_run_is_resumed_in_its_folder_and_so_is_a_copy(run_config, tmp_path):
-    run_config = run_config.replace(save_every=2, lr_scheduler="constant")
-    first = train(run_config.replace(max_steps=4, name="first")).folder
-    for changes in ({"name": "second"}, {"output": str(tmp_path / "other")}):
+def test_a_copy_of_a_run_is_resumed_in_its_own_folder(one_finished_run, finished_run):
+    for changes in ({"name": "second"}, {"output": str(finished_run)}):
         with pytest.raises(InputError, match=r"--(name|output) .* cannot change in a run that has begun"):
-            resumed_config(first, changes)
-    before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
-    copy = Path(shutil.copytree(first, tmp_path / "elsewhere" / "copy"))
-    second = train(resumed_config(copy, {"max_steps": 8}), resume=copy)
-    assert second.folder == copy
-    assert {path: path.read_bytes() for path in first.rglob("*") if path.is_file()} == before
-    whole = train(run_config.replace(name="whole"))
-    assert all(
-        torch.equal(a, b) for a, b in zip(weights(whole.folder).values(), weights(second.folder).values(), strict=True)
-    )
-    with pytest.raises(InputError, match="--max-steps: 3 is less than the 4 steps"):
-        train(resumed_config(first, {"max_steps": 3}), resume=first)
+            resumed_config(finished_run, changes)
+    with pytest.raises(InputError, match="--max-steps: 3 is less than the 8 steps"):
+        train(resumed_config(finished_run, {"max_steps": 3}), resume=finished_run)
+    before = {path: path.read_bytes() for path in one_finished_run.rglob("*") if path.is_file()}
+    result = train(resumed_config(finished_run, {"max_steps": 9}), resume=finished_run)
+    assert (result.folder, result.steps) == (finished_run, 9)
+    assert {path: path.read_bytes() for path in one_finished_run.rglob("*") if path.is_file()} == before
 
 
 def test_a_run_can_be_resumed_in_a_later_epoch(run_config, tmp_path, sample_rows):
@@ -360,13 +357,13 @@ def test_edits_to_config_toml_are_checked_like_flags(finished_run):
 @pytest.fixture
 def full(monkeypatch):
     """A function that simulates a full disk: after it is called, every attempt to write a checkpoint fails."""
-    import cse.training.folder.checkpoint as checkpoint
+    import cse.training.folder.outputs as outputs
 
     def fill():
         def fail(tensors, path):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-        monkeypatch.setattr(checkpoint, "save_file", fail)
+        monkeypatch.setattr(outputs, "save_file", fail)
 
     return fill
 
@@ -385,28 +382,12 @@ def test_last_is_saved_as_a_folder_even_if_a_checkpoint_cannot_be_written(run_co
     assert hidden(folder) == []
 
 
-class Warnings(Callback):
-    def __init__(self):
-        self.found = []
-
-    def on_warning(self, text):
-        self.found.append(text)
-
-
 def test_without_save_every_a_failed_checkpoint_causes_only_a_warning(run_config, full):
     full()
     callback = Warnings()
     result = train(run_config.replace(max_steps=2), callback)
     assert (result.folder / "result.json").exists()
-    assert any("the checkpoint of step 2 could not be written" in text for text in callback.found)
-
-
-class Crash(Callback):
-    """Ends a run after step 5, for which no checkpoint is saved."""
-
-    def on_step_end(self, step, steps):
-        if step == 5:
-            raise MemoryError("a crash")
+    assert any("the checkpoint of step 2 could not be written" in text for text in callback.texts)
 
 
 @pytest.mark.slow
@@ -416,7 +397,7 @@ def test_a_crashed_and_resumed_run_equals_an_uninterrupted_one(run_config, name)
     config = run_config.replace(**LOSSES[name], save_every=2, log_every=100)
     whole = train(config.replace(name="whole"))
     with pytest.raises(MemoryError, match="a crash"):
-        train(config.replace(name="cut"), Crash())
+        train(config.replace(name="cut"), Stop(5))
     cut = whole.folder.with_name("cut")
     assert read_checkpoint(find_checkpoint(cut)).step == 4
     same_run(whole.folder, train(resumed_config(cut), resume=cut).folder)

@@ -21,17 +21,12 @@ import pytest
 from click.testing import CliRunner
 from safetensors.numpy import load_file
 
-from cse import Encoder, TfidfIndex
+from cse import Encoder, TfidfIndex, sharding
 from cse.cli import cli
 from cse.data.readers import SourceFile, reading_options
-from cse.sharding import jobs
-from cse.sharding.jobs import make_parts
-from cse.sharding.parts import Parts
 from random_texts import some_texts
 from ray_clusters import processes_reading, two_nodes, wait_for
 from test_cli import refused
-
-READING = reading_options()
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +63,7 @@ def content(path):
 
 
 def all_parts(folder):
-    return b"".join(content(path) for path in sorted(Path(folder).glob("part-*")))
+    return b"".join(content(path) for path in sorted(Path(folder).glob("part-*")) if path.suffix != ".json")
 
 
 def same_folder(left, right):
@@ -96,17 +91,15 @@ def test_parts_of_many_files_equal_the_output_of_one_file(shards, cse, flags, su
     assert cse("augment", "whole.txt", "-o", "expected", *plain).returncode == 0
     assert all_parts("parts") == Path("expected").read_bytes()
     parts = [f"part-{number:05}{suffix}" for number in range(4)]
-    assert sorted(os.listdir("parts")) == ["manifest.json", *parts]
-    manifest = json.loads(Path("parts/manifest.json").read_text())
-    assert manifest["complete"]
-    assert [part["first_row"] for part in manifest["parts"]] == [0, 100, 260, 260]
-    assert [part["path"] for part in manifest["parts"]] == ["shard0.txt", "shard1.txt.gz", "shard2.txt", "shard3.txt"]
+    assert sorted(os.listdir("parts")) == sorted([*parts, *(f"{part}.json" for part in parts)])
+    made_from = [json.loads(Path(f"parts/{part}.json").read_text())["made_from"] for part in parts]
+    assert [each["first_row"] for each in made_from] == [0, 100, 260, 260]
+    assert [each["path"] for each in made_from] == ["shard0.txt", "shard1.txt.gz", "shard2.txt", "shard3.txt"]
 
 
 def test_a_later_call_makes_only_the_missing_parts(shards, cse):
     assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
     shutil.copytree("whole", "parts")
-    manifest = json.loads(Path("parts/manifest.json").read_text())
     kept = Path("parts/part-00000.txt.zst").stat().st_mtime_ns
     Path("parts/part-00003.txt.zst").unlink()
     Path("parts/part-00001.txt.zst").write_bytes(b"cut off")
@@ -119,60 +112,35 @@ def test_a_later_call_makes_only_the_missing_parts(shards, cse):
     Path("shard4.txt").write_text("word7 word8 word9\n")
     done = cse("augment", "--parts", "shard*", "-o", "parts", "--json")
     assert json.loads(done.stdout)["made"] == 1
-    assert json.loads(Path("parts/manifest.json").read_text())["parts"][:4] == manifest["parts"]
+    Path("parts/part-00001.txt.zst.json").write_text("{")
+    refused(cse("augment", "--parts", "shard*", "-o", "parts"), "part-00001.txt.zst.json: is not valid JSON")
 
 
 @pytest.mark.slow
-def test_a_later_call_makes_the_parts_that_are_missing_after_a_killed_call(shards, cse, tmp_path):
+def test_a_later_call_makes_the_parts_that_are_missing_after_a_killed_call(shards, cse):
     """The third file is a pipe without data, so the call waits for its rows until it is killed."""
     assert cse("augment", "--parts", "shard*", "-o", "whole").returncode == 0
     pipe = Path("shard2.txt")
     pipe.unlink()
     os.mkfifo(pipe)
     writer = os.open(pipe, os.O_RDWR)
-    script = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_sharding import augment_job
-from cse.sharding.jobs import make_parts
-job, parts = augment_job("parts", "whole/manifest.json")
-with parts.locked():
-    make_parts(job, parts, None, 0, lambda rows: None)
-"""
-    process = subprocess.Popen([sys.executable, "-c", script])
+    if not (child := os.fork()):
+        made_here("parts")
     wait_for(lambda: Path("parts/part-00001.txt.zst.json").exists())
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
     os.close(writer)
     pipe.unlink()
     pipe.touch()
-    assert not json.loads(Path("parts/manifest.json").read_text())["complete"]
     done = cse("augment", "--parts", "shard*", "-o", "parts", "--json")
     assert json.loads(done.stdout)["made"] == 2
     same_folder("whole", "parts")
 
 
-@pytest.mark.parametrize("changed", [{"part_xxh3": "x"}, {"part_bytes": 1}])
-def test_a_part_of_which_the_manifest_is_wrong_is_made_again(shards, cse, changed):
-    command = ["augment", "--parts", "shard*", "-o", "parts", "--json"]
-    whole = json.loads(cse(*command).stdout)
-    path = Path("parts/manifest.json")
-    manifest = json.loads(path.read_text())
-    expected = json.dumps(manifest["parts"])
-    manifest["parts"][1] |= changed
-    path.write_text(json.dumps(manifest))
-    done = cse(*command)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["made"] == 1
-    assert json.loads(done.stdout)["rows"] == whole["rows"]
-    assert json.dumps(json.loads(path.read_text())["parts"]) == expected
-
-
-def augment_job(folder, manifest, elsewhere=False):
-    """Returns an augmentation job for the files that a manifest lists, and the job's ``Parts`` in ``folder``."""
-    known = json.loads(Path(manifest).read_text())
+def made_here(folder, ray=None, progress=lambda rows: None):
+    """Makes the parts of the folder ``whole`` in another; returns the outcomes, and the records of earlier parts."""
     index = TfidfIndex.open()
-    job = jobs.augment_job(
+    job = sharding.augment_job(
         index,
         Path("tfidf/index.safetensors"),
         filtered={"min_df": 0, "max_terms": None},
@@ -180,34 +148,44 @@ def augment_job(folder, manifest, elsewhere=False):
         copies=1,
         form="text",
         compression="zst",
-        reading=READING,
-        elsewhere=elsewhere,
+        reading=reading_options(),
+        elsewhere=ray is not None,
     )
-    names = ("path", "column", "bytes", "rows", "xxh3")
-    sources = [SourceFile(**{name: part[name] for name in names}) for part in known["parts"]]
-    return job, Parts(folder, job, sources)
+    shards = []
+    for path in sorted(Path("whole").glob("*.json")):
+        made_from = json.loads(path.read_text())["made_from"]
+        source = SourceFile(**{name: made_from[name] for name in ("path", "column", "bytes", "rows", "xxh3")})
+        shards.append(sharding.Shard(source, path.stem, made_from["first_row"], made_from))
+    with sharding.parts_folder(Path(folder), shards) as made:
+        outcomes = [outcome for _, outcome in sharding.make_parts(job, shards, Path(folder), ray, 0, progress)]
+    return outcomes, made
 
 
 def test_unsuitable_output_folders_and_flags_are_refused(shards, cse, glove):
     assert cse("augment", "--parts", "shard*", "-o", "parts").returncode == 0
-    before = Path("parts/manifest.json").read_bytes()
-    refused(cse("augment", "--parts", "shard*", "-o", "parts", "--beta", "0.1"), "-o parts", "beta 0.5, not 0.1")
-    refused(cse("augment", "--parts", "shard3.txt", "-o", "parts"), "part-00000.txt.zst", "shard0.txt", "shard3.txt")
-    refused(cse("encode", glove, "--parts", "shard*", "-o", "parts"), "-o parts holds parts written by cse augment")
-    assert Path("parts/manifest.json").read_bytes() == before
+    before = {path: path.read_bytes() for path in Path("parts").iterdir()}
     Path("other").mkdir()
     Path("other/mine.txt").touch()
-    refused(cse("augment", "--parts", "shard*", "-o", "other"), "-o other holds files that are not")
-    refused(cse("augment", "--parts", "shard*", "-o", "whole.txt"), "-o whole.txt is a file")
-    refused(cse("augment", "--parts", "shard*"), "--parts writes a folder; name it with -o")
-    refused(
-        cse("augment", "whole.txt", "-o", "x", "--compression", "gz"), "--compression has no effect without --parts"
-    )
-    refused(cse("encode", glove, "whole.txt", "-o", "x.npy", "--format", "npy"), "--format applies only to --parts")
-    refused(
-        cse("encode", glove, "whole.txt", "-o", "x.npy", "--gpus-per-worker", "1"),
-        "--gpus-per-worker has no effect without --engine ray",
-    )
+    encode, augment = ("encode", glove, "whole.txt", "-o", "x.npy"), ("augment", "--parts", "shard*", "-o", "parts")
+    for arguments, *phrases in [
+        ((*augment, "--beta", "0.1"), "-o parts", "beta 0.5, not 0.1"),
+        (("augment", "--parts", "shard3.txt", "-o", "parts"), "part-00001.txt.zst was made from another file, or in"),
+        ((*augment, "--compression", "none"), "part-00000.txt.zst was made from another file"),
+        (
+            ("augment", "--parts", "shard[13]*", "shard0*", "shard2*", "-o", "parts"),
+            "part-00000.txt.zst was made with path shard0",
+        ),
+        (("augment", "--parts", "shard[0-2]*", "-o", "parts"), "part-00003.txt.zst was made from another file"),
+        (("encode", glove, "--parts", "shard*", "-o", "parts"), "part-00000.txt.zst was made from another file"),
+        (("augment", "--parts", "shard*", "-o", "other"), "-o other holds files that are not"),
+        (("augment", "--parts", "shard*", "-o", "whole.txt"), "whole.txt: file exists"),
+        (("augment", "--parts", "shard*"), "--parts writes a folder; name it with -o"),
+        (("augment", "whole.txt", "-o", "x", "--compression", "gz"), "--compression has no effect without --parts"),
+        ((*encode, "--format", "npy"), "--format applies only to --parts"),
+        ((*encode, "--gpus-per-worker", "1"), "--gpus-per-worker has no effect without --engine ray"),
+    ]:
+        refused(cse(*arguments), *phrases)
+    assert {path: path.read_bytes() for path in Path("parts").iterdir()} == before
     assert not Path("x").exists()
 
 
@@ -271,14 +249,8 @@ def test_a_worker_killed_while_making_a_part_is_replaced(cluster, shards, cse):
     pipe.unlink()
     os.mkfifo(pipe)
     writer = os.open(pipe, os.O_RDWR)
-    job, parts = augment_job("parts", "whole/manifest.json", elsewhere=True)
-    rows, outcome = [], {}
-
-    def run():
-        with parts.locked():
-            outcome["failures"] = make_parts(job, parts, ray, 0, rows.append)
-
-    thread = threading.Thread(target=run)
+    rows, outcome = [], []
+    thread = threading.Thread(target=lambda: outcome.extend(made_here("parts", ray, rows.append)))
     thread.start()
     (killed,) = wait_for(lambda: processes_reading(pipe, "ray::run_task"))
     os.kill(killed, signal.SIGKILL)
@@ -286,8 +258,8 @@ def test_a_worker_killed_while_making_a_part_is_replaced(cluster, shards, cse):
     with os.fdopen(writer, "wb") as file:
         file.write(text)
     thread.join(120)
-    assert (outcome["failures"], parts.missing(), replacement != killed) == ([], [], True)
-    assert sum(rows) == sum(shard.source.rows for shard in parts.shards)
+    assert (outcome[1], replacement != killed, sum(rows)) == ({}, True, 400)
+    assert not any(isinstance(each, Exception) for each in outcome[0])
     pipe.unlink()
     pipe.write_bytes(text)
     same_folder("whole", "parts")
@@ -295,20 +267,19 @@ def test_a_worker_killed_while_making_a_part_is_replaced(cluster, shards, cse):
 
 @pytest.mark.slow
 def test_invalid_input_to_a_cluster_is_reported_as_an_input_error(cluster, shards, cse, glove):
-    address = {"RAY_ADDRESS": cluster.address}
-    rows = Path("shard0.txt").read_bytes()
+    rows, address = Path("shard0.txt").read_bytes(), {"RAY_ADDRESS": cluster.address}
     Path("shard0.txt").write_bytes(rows.replace(b"w", b"\xff", 1))
-    done = cse("augment", "--engine", "ray", "shard*", "-o", "parts", env=address)
-    refused(done, "parts: 1 of 4 parts could not be made: shard0.txt (line 1 is not valid UTF-8")
+    for command, files, flags, phrase in [
+        (("augment",), "shard*", (), "augment: 1 of 4 parts could not be made: shard0.txt (line 1 is not valid UTF-8"),
+        (("augment",), "nowhere.txt", (), "nowhere.txt"),
+        (("augment",), "shard*", ("--threads", "2"), "--threads"),
+        (("encode", glove), "shard*", ("--precision", "auto"), "--precision auto"),
+        (("encode", glove), "shard*", ("--gpus-per-worker", "1"), "no node has 1 CPU and 1 GPU"),
+    ]:
+        done = cse(*command, "--engine", "ray", files, "-o", command[0], *flags, env=address)
+        refused(done, phrase)
     Path("shard0.txt").write_bytes(rows)
-    assert cse("augment", "--engine", "ray", "shard*", "-o", "parts", env=address).returncode == 0
-    refused(cse("augment", "--engine", "ray", "nowhere.txt", "-o", "x", env=address), "nowhere.txt")
-    refused(cse("augment", "--engine", "ray", "shard*", "-o", "x", "--threads", "2", env=address), "--threads")
-    refused(cse("encode", glove, "--engine", "ray", "shard*", "-o", "x", "--precision", "auto"), "--precision auto")
-    refused(
-        cse("encode", glove, "--engine", "ray", "shard*", "-o", "x", "--gpus-per-worker", "1", env=address),
-        "no node has 1 CPU and 1 GPU",
-    )
+    assert cse("augment", "--engine", "ray", "shard*", "-o", "augment", env=address).returncode == 0
 
 
 def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, cse, glove, monkeypatch):
@@ -323,10 +294,3 @@ def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, 
     done = cse(*command, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["made"] == 2
-
-
-def test_files_changed_after_the_index_was_built_are_refused(shards, cse):
-    with open("shard3.txt", "a") as file:
-        file.write("one more row\n")
-    refused(cse("augment", "--parts", "shard*", "-o", "parts"), "shard3.txt: has", "when the index tfidf was built")
-    assert not Path("parts").exists()

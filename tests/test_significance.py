@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from cse.evaluation.significance import (
     holm,
     resampled_difference,
     sentence_clusters,
+    sign_flips,
     summarise,
     t_interval,
 )
@@ -52,13 +54,71 @@ def test_identical_encoders_have_a_difference_of_zero():
     assert (difference.mean, difference.low, difference.high, difference.p) == (0, 0, 0, 1)
 
 
+def simulated(trials, sides, **settings):
+    """The differences of ``trials`` pairs of sides, and how many of their intervals cover ``truth``."""
+    truth = settings.pop("truth", 0)
+    found = [resampled_difference(*sides(trial), **settings)[0] for trial in range(trials)]
+    return found, sum(each.low <= truth <= each.high for each in found)
+
+
+def most_rejections(trials):
+    """Two standard errors above 5 % of the trials."""
+    return 0.05 * trials + 2 * math.sqrt(trials * 0.05 * 0.95)
+
+
 def test_the_bootstrap_interval_covers_the_mean_of_about_95_percent_of_samples():
-    covered = 0
-    for seed in range(100):
-        sample = np.random.default_rng(seed).normal(0.5, 1, 60)
-        difference, _ = resampled_difference([np.zeros(60)], [sample], resamples=400, seed=seed)
-        covered += difference.low <= 0.5 <= difference.high
-    assert 87 <= covered <= 100  # 95 are expected; the probability of a lower count is below 0.002
+    def sides(seed):
+        return [np.zeros(60)], [np.random.default_rng(seed).normal(0.5, 1, 60)]
+
+    # 95 are expected; the probability of a lower count than 87 is below 0.002.
+    assert 87 <= simulated(100, sides, truth=0.5, resamples=400)[1] <= 100
+
+
+@pytest.mark.parametrize("units", [2, 3, 5, 8, 10, 15])
+def test_equal_systems_seldom_differ_and_intervals_cover_with_few_units(units):
+    generator = np.random.default_rng(units)
+    found, covered = simulated(200, lambda _: ([np.zeros(units)], [generator.normal(size=units)]), resamples=2)
+    assert sum(each.p < 0.05 for each in found) <= most_rejections(200)
+    assert abs(covered - 190) <= 4 * math.sqrt(190 * 0.05)
+    assert min(each.p for each in found) >= 2.0 ** (1 - units)
+
+
+def test_the_jackknife_of_a_correlation_covers_it_with_few_clusters():
+    generator, clusters = np.random.default_rng(0), [np.arange(i, i + 2) for i in range(0, 24, 2)]
+
+    def sides(_):
+        gold = generator.normal(size=24)
+        return *([gold + generator.normal(size=24)] for _ in range(2)), gold, clusters
+
+    assert 88 <= simulated(100, sides, resamples=2)[1] <= 100
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.03])
+def test_intervals_cover_where_few_rows_change(share):
+    generator = np.random.default_rng(1)
+
+    def sides(_):
+        changes = generator.choice([0.0, 1.0, -1.0], 150, p=[1 - share, 0.75 * share, 0.25 * share])
+        before = generator.integers(0, 2, 150).astype(float)
+        return [before], [before + changes]
+
+    found, covered = simulated(150, sides, truth=0.5 * share, resamples=60)
+    assert all(each.high > each.low for each in found)
+    assert covered >= 0.93 * 150
+
+
+@pytest.mark.parametrize("units", [6, 10, 15])
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.8])
+def test_few_rows_that_are_right_or_wrong_have_honest_intervals(units, share):
+    generator = np.random.default_rng(units)
+
+    def sides(_):
+        before, after = generator.integers(0, 2, (2, units)) * 100.0
+        return [before], [np.where(generator.random(units) < share, after, before)]
+
+    found, covered = simulated(400, sides, resamples=2)
+    assert covered >= 0.93 * 400
+    assert sum(each.p < 0.05 for each in found) <= most_rejections(400)
 
 
 def test_the_t_interval_equals_scipy():
@@ -75,25 +135,20 @@ def test_holm_adjusted_p_values_equal_known_values():
 
 
 @pytest.mark.slow
-def test_compare_prints_differences_with_a_verdict(cse, tiny_bert, tiny_roberta, sample_rows, tmp_path):
-    lines = [f"{i % 6}\t{a}\t{b}" for i, (a, b) in enumerate(zip(sample_rows[:40], sample_rows[40:80], strict=True))]
-    (tmp_path / "stsb.dev.tsv").write_text("\n".join(lines), encoding="utf8")
-    flags = ("--data", tmp_path, "--allow-partial", "--pooler", "avg")
-    value = json.loads(cse("compare", tiny_bert, tiny_bert, tiny_roberta, *flags, "--json").stdout)
-    same, other = value["comparisons"]
-    (row,) = same["tasks"]
-    assert (row["mean"], row["p_holm"], row["verdict"]) == (0, 1, "no difference seen")
-    (row,) = other["tasks"]
-    assert row["mean"] == pytest.approx(row["b"] - row["a"])
-    done = cse("compare", tiny_bert, tiny_roberta, *flags)
-    assert "checkpoints, not methods" in done.stdout
+def test_compare_prints_differences_with_a_verdict(cse, tiny_bert, tiny_roberta, scored_pairs):
+    flags = ("--data", scored_pairs, "--pooler", "avg", "--json")
+
+    def tasks(*arguments):
+        return [side["tasks"][0] for side in json.loads(cse("compare", *arguments, *flags).stdout)["comparisons"]]
+
+    same, other = tasks(tiny_bert, tiny_bert, tiny_roberta)
+    assert (same["mean"], same["p_holm"], same["verdict"]) == (0, 1, "no difference seen")
+    assert other["mean"] == pytest.approx(other["b"] - other["a"])
+    assert "checkpoints, not methods" in cse("compare", tiny_bert, tiny_roberta, *flags[:-1]).stdout
     both = f"{tiny_bert},{tiny_roberta}"
-    value = json.loads(cse("compare", both, both, *flags, "--seeds", "--json").stdout)
-    assert value["comparisons"][0]["tasks"][0]["mean"] == 0
-    value = json.loads(cse("compare", tiny_bert, tiny_roberta, *flags, "--dims", "8", "--json").stdout)
-    (cut,) = value["comparisons"][0]["tasks"]
-    alone = json.loads(cse("eval", tiny_roberta, *flags, "--dims", "8", "--json").stdout)
-    assert cut["b"] == pytest.approx(alone["suites"]["sts"]["tasks"][0]["spearman"])
+    assert tasks(both, both, "--seeds")[0]["mean"] == 0
+    alone = json.loads(cse("eval", tiny_roberta, *flags, "--dims", "8").stdout)["suites"]["sts"]["tasks"][0]
+    assert tasks(tiny_bert, tiny_roberta, "--dims", "8")[0]["b"] == pytest.approx(alone["spearman"])
     for arguments in ((tiny_bert,), (both, tiny_bert, "--seeds")):
         assert cse("compare", *arguments, *flags).returncode == 2
 
@@ -133,41 +188,6 @@ def test_resamples_without_a_value_do_not_count_as_agreement():
     assert math.isnan(difference.p)
 
 
-@pytest.mark.parametrize("units", [2, 3, 5, 8, 10, 15])
-def test_equal_systems_seldom_differ_and_intervals_cover_with_few_units(units):
-    generator, trials = np.random.default_rng(units), 200
-    found = [
-        resampled_difference([np.zeros(units)], [generator.normal(size=units)], resamples=2)[0] for _ in range(trials)
-    ]
-    assert sum(each.p < 0.05 for each in found) <= 0.05 * trials + 2 * math.sqrt(trials * 0.05 * 0.95)
-    covered = sum(each.low <= 0 <= each.high for each in found)
-    assert abs(covered - 0.95 * trials) <= 4 * math.sqrt(trials * 0.05 * 0.95)
-    assert min(each.p for each in found) >= 2.0 ** (1 - units)
-
-
-def test_the_jackknife_of_a_correlation_covers_it_with_few_clusters():
-    generator, covered = np.random.default_rng(0), 0
-    for _ in range(100):
-        gold = generator.normal(size=24)
-        before, after = gold + generator.normal(size=24), gold + generator.normal(size=24)
-        clusters = [np.arange(i, i + 2) for i in range(0, 24, 2)]
-        difference, _ = resampled_difference([before], [after], gold, clusters, resamples=2)
-        covered += difference.low <= 0 <= difference.high
-    assert 88 <= covered <= 100
-
-
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.03])
-def test_intervals_cover_where_few_rows_change(share):
-    generator, covered, trials = np.random.default_rng(1), 0, 150
-    for _ in range(trials):
-        changes = generator.choice([0.0, 1.0, -1.0], 150, p=[1 - share, 0.75 * share, 0.25 * share])
-        before = generator.integers(0, 2, 150).astype(float)
-        difference, _ = resampled_difference([before], [before + changes], resamples=60)
-        covered += difference.low <= 0.5 * share <= difference.high
-        assert difference.high > difference.low
-    assert covered >= 0.93 * trials
-
-
 def test_one_unit_has_no_p_value_and_a_note():
     (record,) = compare([samples_report([1.0])], [samples_report([2.0])], seeds=False)
     adjust([record])
@@ -182,10 +202,6 @@ def test_one_unit_has_no_p_value_and_a_note():
 
 
 def test_the_exact_test_flips_the_signs_of_all_changes():
-    from itertools import product
-
-    from cse.evaluation.significance import sign_flips
-
     values = np.array([0.5, -1.0, 2.0, 0.25])
     totals = [abs(sum(np.array(signs) * abs(values))) for signs in product((1, -1), repeat=4)]
     assert sign_flips(values) == np.mean([total >= abs(values.sum()) for total in totals])
@@ -200,28 +216,7 @@ def test_intervals_of_rows_that_all_change_alike_are_not_points(units, after):
     assert record["p"] == (1.0 if after else 2.0 ** (1 - units))
 
 
-@pytest.mark.parametrize("units", [6, 10, 15])
-@pytest.mark.parametrize("share", [0.05, 0.3, 0.8])
-def test_few_rows_that_are_right_or_wrong_have_honest_intervals(units, share):
-    generator, covered, wrong, trials = np.random.default_rng(units), 0, 0, 400
-    for _ in range(trials):
-        before, after = generator.integers(0, 2, (2, units)) * 100.0
-        after = np.where(generator.random(units) < share, after, before)
-        difference, _ = resampled_difference([before], [after], resamples=2)
-        covered += difference.low <= 0 <= difference.high
-        wrong += difference.p < 0.05
-    assert covered >= 0.93 * trials
-    assert wrong <= 0.05 * trials + 2 * math.sqrt(trials * 0.05 * 0.95)
-
-
-def test_tests_of_other_tasks_do_not_change_if_a_task_has_no_p_value():
-    assert holm([0.01, math.nan, 0.04])[::2] == holm([0.01, 0.04])
-
-
-def test_compare_of_an_encoder_whose_cosines_are_all_equal_gives_no_verdict(tmp_path):
-    pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("".join(f"{row % 5}\tword{row} one\tword{row} two\n" for row in range(20)))
-
+def test_compare_of_an_encoder_whose_cosines_are_all_equal_gives_no_verdict(scored_pairs):
     class Encodes:
         def __init__(self, constant):
             self.constant = constant
@@ -229,7 +224,7 @@ def test_compare_of_an_encoder_whose_cosines_are_all_equal_gives_no_verdict(tmp_
         def encode(self, texts, **_):
             return np.ones((len(texts), 4)) if self.constant else np.random.default_rng(0).normal(size=(len(texts), 4))
 
-    for sides in ([Encodes(False), Encodes(True)], [Encodes(True), Encodes(False)]):
-        (record,) = cse.compare(*sides, data=pairs).tasks
+    for first in (False, True):
+        (record,) = cse.compare(Encodes(first), Encodes(not first), data=scored_pairs).tasks
         assert record["verdict"] == ""
         assert "p" not in record

@@ -1,6 +1,5 @@
 """Tests of training steps: gradient caching, accumulation, schedules, bf16, masked language modelling, loggers."""
 
-import json
 from contextlib import nullcontext
 
 import numpy as np
@@ -12,9 +11,9 @@ from cse.encoder.acceleration import by_length, one_lookup
 from cse.training.batches.batches import Batch
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
-from cse.training.step.inputs import Inputs
+from cse.training.step.encode import Inputs
 from cse.training.step.step import propagate
-from runs import VIEWS, first_batches, gradients, in_float64
+from runs import VIEWS, first_batches, gradients, in_float64, records_of
 
 
 def test_learning_rates_follow_their_schedules_as_float32_numbers(run_config):
@@ -70,26 +69,26 @@ def test_one_embedding_lookup_gives_the_same_gradients_as_several(run_config):
     assert "forward" not in vars(table)
 
 
-@pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize("name", VIEWS)
-def test_cached_gradients_equal_gradients_without_caching(run_config, name, dropout, monkeypatch):
+def test_cached_gradients_equal_gradients_without_caching(run_config, name, monkeypatch):
     from cse.training.step import encode as chunks
     from cse.training.step import step
 
     run = prepare(run_config.replace(**VIEWS[name]))
-    in_float64(run, dropout)
     batches = first_batches(run)
-    # With dropout, masks are drawn per chunk, so the reference has the same chunks, without gradient checkpointing.
-    torch.manual_seed(1)
-    with monkeypatch.context() as patch:
-        for module in (chunks, step) if dropout else ():
-            patch.setattr(module, "checkpoint", lambda function, chunk, use_reentrant: function(chunk))
-        expected, _ = gradients(run, batches, **({"chunk_size": 3} if dropout else {}))
-    torch.manual_seed(1)
-    found, _ = gradients(run, batches, chunk_size=3)
-    assert found.keys() == expected.keys()
-    for key, values in expected.items():
-        assert torch.allclose(found[key], values, rtol=1e-10, atol=1e-12), key
+    for dropout in (False, True):
+        in_float64(run, dropout)
+        # With dropout, masks are drawn per chunk, so the reference has the same chunks, without gradient checkpointing.
+        torch.manual_seed(1)
+        with monkeypatch.context() as patch:
+            for module in (chunks, step) if dropout else ():
+                patch.setattr(module, "checkpoint", lambda function, chunk, use_reentrant: function(chunk))
+            expected, _ = gradients(run, batches, **({"chunk_size": 3} if dropout else {}))
+        torch.manual_seed(1)
+        found, _ = gradients(run, batches, chunk_size=3)
+        assert found.keys() == expected.keys()
+        for key, values in expected.items():
+            assert torch.allclose(found[key], values, rtol=1e-10, atol=1e-12), key
 
 
 def test_accumulated_gradients_are_the_mean_over_batches(run_config):
@@ -117,8 +116,7 @@ def test_identical_sentences_are_not_each_others_negatives(run_config, tmp_path,
     keys = batch.keys["anchor"].numpy()
     assert (np.equal.outer(keys, keys) == expected).all()
     assert not kept.keys
-    lines = (train(config).folder / "log.jsonl").read_text(encoding="utf8").splitlines()
-    assert json.loads(lines[-2])["duplicates"] == 16
+    assert records_of(train(config).folder)[0][-1]["duplicates"] == 16
 
 
 def test_masked_tokens_follow_the_proportions_of_bert(run_config):
@@ -196,10 +194,8 @@ def test_tensorboard_logs_of_a_run_in_bf16_hold_finite_losses_and_scores(run_con
     assert np.isfinite([event.value for event in events.Scalars("train/loss")]).all()
 
 
-def test_patience_ends_a_run_early(run_config, tmp_path, sample_rows):
-    lines = [f"{i % 5}\t{a}\t{b}" for i, (a, b) in enumerate(zip(sample_rows[:40], sample_rows[40:80], strict=True))]
-    (tmp_path / "dev.tsv").write_text("\n".join(lines), encoding="utf8")
-    config = run_config.replace(dev=tmp_path / "dev.tsv", eval_every=1, max_steps=60, patience=2, lr=1e-8)
+def test_patience_ends_a_run_early(run_config, scored_pairs):
+    config = run_config.replace(dev=scored_pairs, eval_every=1, max_steps=60, patience=2, lr=1e-8)
     result = train(config)
     assert result.steps - result.best_step == 2
     again = train(resumed_config(result.folder), resume=result.folder)

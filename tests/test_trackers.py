@@ -27,15 +27,20 @@ class Recorder:
 
         return call
 
+    def values(self, name):
+        """Returns the values given to calls of the function ``name``, by step."""
+        found = {}
+        for called, arguments, keywords in self.calls:
+            if called == name:
+                found.setdefault(keywords["step"], {}).update(arguments[0])
+        return found
+
 
 def test_a_tracker_gets_settings_metrics_and_scores_and_is_continued_on_resume(run_config, monkeypatch):
     module = Recorder()
     monkeypatch.setitem(sys.modules, "wandb", module)
     result = train(run_config.replace(max_steps=2, loggers=("wandb",), una=True, save_every=2))
-    values = {}
-    for called, arguments, keywords in module.calls:
-        if called == "log":
-            values.setdefault(keywords["step"], {}).update(arguments[0])
+    values = module.values("log")
     assert sorted(values) == [0, 1, 2]
     assert "eval/mrr" in values[0]
     assert "train/loss" in values[1]
@@ -62,10 +67,7 @@ def test_the_logger_in_the_documentation_writes_metrics_and_scores(run_config, m
         train(run_config.replace(max_steps=2, imports=(tmp_path / "mlflow_logger.py",), loggers=("mlflow",)))
     names = [called for called, _, _ in module.calls]
     assert (names[0], names[-1]) == ("start_run", "end_run")
-    values = {}
-    for called, arguments, keywords in module.calls:
-        if called == "log_metrics":
-            values.setdefault(keywords["step"], {}).update(arguments[0])
+    values = module.values("log_metrics")
     assert sorted(values) == [0, 1, 2]
     assert all(isinstance(value, (int, float)) for each in values.values() for value in each.values())
     assert "mrr" in values[0]

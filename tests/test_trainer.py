@@ -25,13 +25,11 @@ from cse.encoder.encoder import Encoder
 from cse.evaluation.base import read_pairs
 from cse.evaluation.measures import halve
 from cse.evaluation.sts import score_pairs
-from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.settings.precedence import resolve
 from cse.training.settings.presets import preset_names
 from cse.training.setup import prepare
-from cse.training.step.step import training_step
-from runs import batches_of
+from runs import batches_of, records_of, same_run
 
 DROPOUT = Dropout(DropoutOptions(), Context())
 
@@ -43,46 +41,15 @@ def base(run_config):
 
 
 def steps(folder):
-    records = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
-    return [record for record in records if "loss" in record]
+    return records_of(folder)[0]
 
 
 def evaluations(folder):
-    records = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
-    return [record for record in records if record.get("event") == "evaluation"]
+    return records_of(folder)[1]
 
 
 def weights(folder):
     return load_file(folder / "model.safetensors")
-
-
-PAIRS = {"negatives": ("una",), "options": {"una": {"use_as": "pairs"}}}
-COLUMNS = {"negatives": ("una",), "options": {"una": {"use_as": "hard-negatives"}}}
-
-
-# test_losses.py compares every combination with its formula.
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"loss": "standard", "objective": "nt-xent"},
-        {"loss": "standard", "mixed_negatives": True, **PAIRS},
-        {"loss": "focal", "objective": "infonce", **PAIRS},
-        {"loss": "focal", "objective": "nt-xent", "mixed_negatives": True, **COLUMNS},
-        {"loss": "mixed", "objective": "nt-xent", **PAIRS},
-        {"loss": "mixed", "mix_variant": "release", "objective": "infonce", **COLUMNS},
-    ],
-    ids=str,
-)
-def test_every_kind_of_loss_and_negatives_updates_the_weights(base, settings):
-    run = prepare(base.replace(**settings))
-    table = run.state.encoder.backbone.get_input_embeddings().weight
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
-        for step in (0, 1):
-            before = table.detach().clone()
-            metrics = training_step(run.state, prefetcher.get(step), run.forward, rate=1e-3)
-            assert metrics["finite"]
-            assert not torch.equal(table, before)
-            assert ("cos_syn" in metrics) == (step == 0 and "negatives" in settings)
 
 
 def test_a_run_folder_records_settings_versions_and_log(base):
@@ -117,12 +84,13 @@ class WithFile(Edit):
 
 
 @pytest.mark.parametrize(("pairs", "relative"), [(False, True), (True, False)])
-def test_no_saved_model_contains_a_local_path(base, tmp_path, tiny_bert, sample_rows, pairs, relative, monkeypatch):
+def test_no_saved_model_contains_a_local_path(
+    base, tmp_path, tiny_bert, sample_rows, scored_pairs, pairs, relative, monkeypatch
+):
     folder = tmp_path / "secretly"
     shutil.copytree(tiny_bert, folder / "tiny")
     (folder / "rows.txt").write_text("\n".join(sample_rows[:300]) + "\n")
-    scored = "".join(f"{i % 6}\t{text}\t{text}\n" for i, text in enumerate(sample_rows[:20]))
-    (folder / "dev.tsv").write_text(scored)
+    shutil.copy(scored_pairs, folder / "dev.tsv")
     (folder / "pairs.jsonl").write_text("".join(json.dumps({"a": t, "b": t[10:]}) + "\n" for t in sample_rows[:300]))
     shutil.copytree(base.tfidf, folder / "tfidf")
     (folder / "methods.py").write_text("")
@@ -164,13 +132,9 @@ def test_runs_with_the_same_seed_or_of_the_same_configuration_file_are_bit_ident
     first = train(config)
     assert train(config.replace(max_steps=1)).folder.name == first.folder.name + "-2"
     second = train(TrainConfig.from_toml(first.folder / "config.toml").replace(name="again"))
-    strip = lambda log: [{k: v for k, v in record.items() if k != "sentences_per_second"} for record in log]  # noqa: E731
-    assert strip(steps(first.folder)) == strip(steps(second.folder))
-    assert evaluations(first.folder) == evaluations(second.folder)
-    left, right = weights(first.folder / "last"), weights(second.folder / "last")
-    assert all(torch.equal(left[name], right[name]) for name in left)
-    other = train(config.replace(seed=1))
-    assert strip(steps(other.folder)) != strip(steps(first.folder))
+    same_run(first.folder, second.folder)
+    losses = [[record["loss"] for record in steps(train(config.replace(seed=seed)).folder)] for seed in (0, 1)]
+    assert losses[0] != losses[1]
 
 
 def test_a_corpus_changed_since_it_was_indexed_is_refused(base, tmp_path, sample_rows):
@@ -235,38 +199,16 @@ def test_the_number_of_steps_follows_from_epochs_and_max_steps(sample, limits, s
     assert last.epoch == (steps * config.accumulate - 1) // 11
 
 
-def test_a_given_limit_on_steps_or_epochs_replaces_the_limit_of_the_recipe():
-    for preset, given, expected in (
-        ("encoder", {}, (None, 60)),
-        ("encoder", {"epochs": 1}, (1, None)),
-        ("encoder", {"epochs": 2, "max_steps": 9}, (2, 9)),
-        ("simcse-bert-base", {}, (1, None)),
-        ("simcse-bert-base", {"max_steps": 9}, (None, 9)),
-    ):
-        config = resolve(TrainConfig(preset=preset, model="m", **given), "bert-base")
-        assert (config.epochs, config.max_steps) == expected
-    assert "epochs" not in resolve(TrainConfig(model="m"), "encoder").to_toml()
-
-
-def test_the_last_batch_may_be_short(base, tmp_path, sample_rows):
-    path = tmp_path / "few.txt"
-    path.write_text("\n".join(sample_rows[:22]), encoding="utf8")
-    result = train(base.replace(corpus=(str(path),), max_steps=None, batch_size=8, loss="mixed"))
-    assert result.steps == 3  # batches of 8, 8 and 5 rows; one of the 22 rows is held out
-
-
-def test_negatives_are_drawn_with_the_options_of_the_run(base, short_corpus, short_rows):
+def test_negatives_are_drawn_with_the_options_of_the_run(base, short_rows):
     """The options for ablations, the filters of the index and a radius in per cent take effect in the batches."""
     options = {"replace_which": "random", "replace_with": "random", "beta": 0.8, "surface": "plain"}
     index = TfidfIndex.open(base.tfidf, min_df=3, max_terms=2000)
-    corpus = Corpus.read([str(short_corpus)])
     for table in (options, {**options, "replace_with": "radius", "radius": "5%"}):
-        config = base.replace(una=table, negatives=("una",), min_df=3, max_terms=2000, max_steps=1, eval_every=0)
-        folder = train(config).folder
+        config = base.replace(una=table, negatives=("una",), min_df=3, max_terms=2000)
+        run = prepare(config)
         if "radius" in table:
-            assert TrainConfig.from_toml(folder / "config.toml").options["una"]["radius"] == round(0.05 * len(index))
-        una = UNA(UNAOptions(**table), Context(lambda _: index))
-        batch = batches_of(resolve(config, "bert-base"), corpus, corpus.filled(), DROPOUT, [una])[0]
+            assert run.config.options["una"]["radius"] == round(0.05 * len(index))
+        batch = run.batches[0]
         rows = batch.rows.tolist()
         expected = index.augment([short_rows[row] for row in rows], rows=rows, seed=config.seed, **table)
         assert batch.blocks["synthetic"].texts == expected
@@ -298,19 +240,12 @@ def test_a_task_that_is_solved_from_the_start_is_reported(minilm, base, short_co
     assert all(record["p_pos"] > 0.99 for record in steps(solved.folder))
 
 
-def test_best_is_the_model_with_the_highest_spearman_correlation(base, tmp_path, sample_rows):
-    dev = tmp_path / "dev.tsv"
-    generator = np.random.default_rng(0)
-    lines = [
-        f"{generator.uniform(0, 5):.2f}\t{a}\t{b}\tmore\tcolumns"
-        for a, b in zip(sample_rows[:60], sample_rows[60:120], strict=True)
-    ]
-    dev.write_text("\n".join(lines) + "\n", encoding="utf8")
-    result = train(base.replace(dev=str(dev), eval_every=1))
+def test_best_is_the_model_with_the_highest_spearman_correlation(base, scored_pairs):
+    result = train(base.replace(dev=scored_pairs, eval_every=1))
     scores = {record["step"]: record["spearman"] for record in evaluations(result.folder)}
     assert result.best_step == max(scores, key=lambda step: (scores[step], -step))
     encoder = Encoder(result.folder / "best", device="cpu")
-    (selecting,) = halve({"dev": read_pairs(dev)})[0].values()
+    (selecting,) = halve({"dev": read_pairs(scored_pairs)})[0].values()
     assert score_pairs(encoder, selecting).spearman == pytest.approx(scores[result.best_step], abs=1e-3)
 
 
@@ -331,6 +266,10 @@ def test_the_selected_model_is_scored_on_sts_tasks_at_the_end(base, tmp_path, sa
         train(base.replace(data=str(tmp_path / "data")))
     assert not (tmp_path / "runs").exists()
     assert set(train(base.replace(data=str(tmp_path / "data"), allow_partial=True)).sts) == {"STS-B"}
+    (tmp_path / "data" / "stsb.test.tsv").write_text("1\ta\tb\nbroken\n")
+    with pytest.raises(InputError, match=r"stsb\.test\.tsv: line 2"):
+        train(base.replace(data=str(tmp_path / "data"), name="faulty"))
+    assert not (tmp_path / "runs" / "faulty").exists()
 
 
 def test_a_training_step_equals_one_written_in_plain_pytorch(base):
@@ -404,10 +343,31 @@ def test_a_training_step_equals_one_written_in_plain_pytorch(base):
         ({"loss": "mixed"}, "bert-base", None, "mixed_negatives", True),
         ({"una": True}, "bert-base", None, "objective", "nt-xent"),  # default for UNA before all families
         ({"una": True}, "encoder", None, "objective", "infonce"),  # the family's default for UNA
+        ({"preset": "una-bert-base", "una": {"beta": 0.3}}, "bert-base", None, "una.beta", 0.3),  # merged key by key
+        ({"preset": "una-bert-base", "una": {"beta": 0.3}}, "bert-base", None, "una.radius", 4000),
+        # A given limit on steps or epochs replaces the other limit of the recipe.
+        ({"preset": "encoder"}, "bert-base", None, "epochs max_steps", (None, 60)),
+        ({"preset": "encoder", "epochs": 1}, "bert-base", None, "epochs max_steps", (1, None)),
+        ({"preset": "encoder", "epochs": 2, "max_steps": 9}, "bert-base", None, "epochs max_steps", (2, 9)),
+        ({"preset": "simcse-bert-base"}, "bert-base", None, "epochs max_steps", (1, None)),
+        ({"preset": "simcse-bert-base", "max_steps": 9}, "bert-base", None, "epochs max_steps", (None, 9)),
+        # Values of a preset that do not apply are dropped.
+        (
+            *({"preset": "consert-bert-base", "pooler": "max"}, "bert-base", None),
+            *("patience pooler eval_pooler", (None, "max", None)),
+        ),
+        ({"preset": "simcse-bert-base", "pairs": "p.csv"}, "bert-base", None, "positive keep_head", ("labelled", True)),
+        ({"preset": "simcse-bert-base", "una": True}, "bert-base", None, "objective", "nt-xent"),
     ],
 )
 def test_settings_follow_the_order_of_precedence(values, family, own_pooler, field, expected):
-    assert getattr(resolve(TrainConfig(**values), family, own_pooler), field) == expected
+    config = resolve(TrainConfig(**values), family, own_pooler)
+    method, _, option = field.rpartition(".")
+    if method:
+        assert config.options[method][option] == expected
+    else:
+        found = tuple(getattr(config, name) for name in field.split())
+        assert found == expected if " " in field else found == (expected,)
 
 
 def test_every_preset_is_a_valid_configuration():
@@ -419,8 +379,6 @@ def test_every_preset_is_a_valid_configuration():
     una = resolve(TrainConfig(preset="una-roberta-base"), "roberta-base")
     assert (una.lr, una.lr_scheduler, una.max_grad_norm) == (5e-6, "constant", 0.0)
     assert (una.options["una"]["radius"], una.options["una"]["every"]) == (4000, 5)
-    assert resolve(TrainConfig(preset="focal-bert-large"), "bert-large").temperature == 0.07
-    assert resolve(TrainConfig(preset="focal-bert-large", temperature=0.1), "bert-large").temperature == 0.1
 
 
 def test_a_configuration_read_back_from_toml_is_unchanged(tmp_path):
@@ -433,23 +391,9 @@ def test_a_configuration_read_back_from_toml_is_unchanged(tmp_path):
 def test_focal_loss_and_una_raise_stsb_dev_of_minilm_in_12_short_steps(minilm, shared, indexed, tmp_path):
     pairs = shared("sts_raw/stsb.dev.tsv").read_text(encoding="utf8").splitlines()
     (tmp_path / "dev.tsv").write_text("\n".join(pairs[::3]) + "\n", encoding="utf8")
-    result = train(
-        TrainConfig(
-            tfidf=indexed / "tfidf",
-            output=tmp_path,
-            model=minilm,
-            loss="focal",
-            una=True,
-            seed=2,
-            lr=6e-5,
-            batch_size=32,
-            max_length=16,
-            max_steps=12,
-            eval_every=12,
-            dev=tmp_path / "dev.tsv",
-            device="cpu",
-        )
-    )
+    values = {"loss": "focal", "una": True, "seed": 2, "lr": 6e-5, "batch_size": 32, "max_length": 16, "max_steps": 12}
+    values |= {"eval_every": 12, "dev": tmp_path / "dev.tsv", "device": "cpu", "tfidf": indexed / "tfidf"}
+    result = train(TrainConfig(output=tmp_path, model=minilm, **values))
     assert result.before["spearman"] == pytest.approx(88.68, abs=0.01)  # of the half of the pairs that selects
     assert result.after["spearman"] > result.before["spearman"] + 0.15
     assert not any("solved from the start" in note for note in result.notes)
@@ -468,21 +412,16 @@ def test_training_on_texts_in_memory_equals_training_on_a_file(base, sample, sam
         train(base, texts=rows)
     with pytest.raises(InputError, match=r"the run was trained on texts in memory; .*texts="):
         train(TrainConfig.from_toml(result.folder / "config.toml").replace(name="again"))
-    with pytest.raises(InputError, match="texts: a list of texts was expected"):
-        train(config, texts="one sentence")
-    with pytest.raises(InputError, match="texts: element 1 must be a string, got 3"):
-        train(config, texts=["a", 3])
-
-
-def test_a_run_on_texts_in_memory_is_resumed_only_with_the_same_texts(base, sample_rows):
-    config = base.replace(corpus=(), save_every=3, threads=1)
-    folder = train(config, texts=sample_rows[:300]).folder
-    longer = resumed_config(folder, {"max_steps": 8})
-    with pytest.raises(InputError, match="the run was trained on texts in memory"):
-        train(longer, resume=folder)
-    with pytest.raises(InputError, match="the corpus or the index differs from the one the run began with"):
-        train(longer, resume=folder, texts=sample_rows[:299])
-    assert train(longer, resume=folder, texts=sample_rows[:300]).steps == 8
+    for texts, message in (("one sentence", "a list of texts was expected"), (["a", 3], "element 1 must be a string")):
+        with pytest.raises(InputError, match=f"texts: {message}"):
+            train(config, texts=texts)
+    with pytest.raises(InputError, match=r"no such file 'A first sentence\.'; name files .*texts="):
+        train(base.replace(corpus=["A first sentence.", "A second one."]))
+    # The run is resumed only with the same texts.
+    longer = resumed_config(result.folder, {"max_steps": 8})
+    with pytest.raises(InputError, match="the corpus or the index has changed since the run began"):
+        train(longer, resume=result.folder, texts=rows[:299])
+    assert train(longer, resume=result.folder, texts=rows).steps == 8
 
 
 def test_texts_in_memory_are_cleaned_like_rows_of_a_file():
@@ -546,43 +485,24 @@ def test_the_clean_development_set_selects_and_is_compared_in_reports(base, tmp_
     assert all("spearman/STS-B dev, clean" in record for record in evaluations(result.folder))
 
 
-def test_sentences_in_place_of_file_names_are_refused_with_a_hint(base):
-    with pytest.raises(InputError, match=r"no such file 'A first sentence\.'; name files .*texts="):
-        train(base.replace(corpus=["A first sentence.", "A second one."]))
-
-
-def test_the_clean_development_set_is_no_file(base, tmp_path):
-    from cse.training.data import check_inputs
-
-    check_inputs(base.replace(dev=("clean",), data=str(tmp_path)))
-    with pytest.raises(InputError, match=r"dirty: no such file"):
-        check_inputs(base.replace(dev=("dirty",), data=str(tmp_path)))
-
-
 @pytest.mark.slow
-def test_evaluation_does_not_depend_on_batches_prepared_at_the_same_time(base, tmp_path, sample_rows):
+def test_evaluation_does_not_depend_on_batches_prepared_at_the_same_time(base, tmp_path, sample_rows, scored_pairs):
     """Long rows and UNA in every step keep the thread that prepares batches busy while the model is scored."""
     long = [" ".join(sample_rows[i : i + 4]) for i in range(0, 1200, 4)]
     (tmp_path / "long.txt").write_text("\n".join(long), encoding="utf8")
-    (tmp_path / "dev.tsv").write_text(
-        "".join(f"{i * 7 % 11}\t{a}\t{b}\n" for i, (a, b) in enumerate(zip(long[:60], long[60:120], strict=True))),
-        encoding="utf8",
-    )
-    config = base.replace(
-        corpus=(str(tmp_path / "long.txt"),), una=True, options={"una": {"every": 1}}, eval_every=1, max_length=8,
-        threads=1, dev=str(tmp_path / "dev.tsv"), max_steps=8,
-    )  # fmt: skip
+    values = {"negatives": ("una",), "una": {"every": 1}, "eval_every": 1, "max_length": 8, "max_steps": 8}
+    config = base.replace(corpus=tmp_path / "long.txt", tfidf=None, dev=scored_pairs, **values)
     first, second = train(config), train(config)
     assert evaluations(first.folder) == evaluations(second.folder)
     last = Encoder(first.folder / "last", device="cpu")
-    (selecting,) = halve({"dev": read_pairs(tmp_path / "dev.tsv")})[0].values()
+    (selecting,) = halve({"dev": read_pairs(scored_pairs)})[0].values()
     score = score_pairs(last, selecting).spearman
     assert score == pytest.approx(evaluations(first.folder)[-1]["spearman"], abs=1e-3)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_scores_without_labels_are_computed_in_the_precision_of_the_run_and_dev_sets_in_float32(
-    base, precision, tmp_path, monkeypatch
+    base, precision, scored_pairs, monkeypatch
 ):
     from cse.encoder.trained import SentenceEncoder
 
@@ -596,50 +516,8 @@ def test_scores_without_labels_are_computed_in_the_precision_of_the_run_and_dev_
         return vectors
 
     monkeypatch.setattr(SentenceEncoder, "encode", recorded)
-    pairs = tmp_path / "dev.tsv"
-    pairs.write_text("".join(f"{n}\tword {n}\tword {n * n}\n" for n in range(4)))
-    for dev, expected in (((), precision), ((str(pairs),), "fp32")):
+    for dev, expected in (((), precision), (scored_pairs, "fp32")):
         used.clear()
         train(base.replace(max_steps=1, precision=precision, dev=dev))
         assert expected in used
         assert set(used) <= {expected, precision}  # with --dev, the check for collapse has the precision of the run
-
-
-def test_the_corpus_is_found_through_the_index(base):
-    result = train(base.replace(corpus=(), una=False, max_steps=2))
-    assert result.steps == 2
-
-
-def test_the_name_of_an_existing_run_is_refused(base):
-    train(base.replace(name="mine", max_steps=1))
-    with pytest.raises(InputError, match=r"--name: .*mine exists"):
-        train(base.replace(name="mine", max_steps=1))
-
-
-def test_a_faulty_evaluation_file_is_found_before_training(base, tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "stsb.test.tsv").write_text("1\ta\tb\nbroken\n")
-    with pytest.raises(InputError, match=r"stsb\.test\.tsv: line 2"):
-        train(base.replace(data=str(tmp_path / "data")))
-    assert not (tmp_path / "runs").exists()
-
-
-def test_given_options_of_a_method_are_merged_with_the_preset_key_by_key():
-    config = resolve(TrainConfig(preset="una-bert-base", una={"beta": 0.3}), "bert-base")
-    assert config.options["una"]["beta"] == 0.3
-    assert config.options["una"]["radius"] == 4000
-
-
-def test_steps_of_several_batches_count_the_duplicates_of_all(base, tmp_path):
-    rows = [f"a sentence about number {n % 4} and another word" for n in range(32)]
-    (tmp_path / "repeats.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
-    config = base.replace(corpus=(str(tmp_path / "repeats.txt"),), tfidf=None, max_steps=2, eval_every=0)
-    counted = {}
-    for accumulate, size in ((1, 8), (2, 4)):
-        folder = train(config.replace(accumulate=accumulate, batch_size=size, name=f"by {accumulate}")).folder
-        counted[accumulate] = [
-            json.loads(line)["duplicates"]
-            for line in (folder / "log.jsonl").read_text().splitlines()
-            if '"loss"' in line
-        ]
-    assert all(0 < count <= 8 for counts in counted.values() for count in counts)

@@ -26,12 +26,10 @@ if sys.platform != "win32":
 
 
 def handle_stops(handler: Callable[[int, FrameType | None], object]) -> dict[int, Any]:
-    """Calls ``handler`` for the signals in ``STOPPING``; returns the handlers before, by signal.
+    """Calls ``handler`` for the signals in ``STOPPING`` that are not ignored; returns the handlers before, by signal.
 
-    An ignored signal stays ignored (``nohup`` ignores SIGHUP). After SIGHUP, standard output and error discard what is
-    written if they were the terminal, because a write to a closed terminal is an error.
+    After SIGHUP, output to a terminal is discarded, because a write to a closed terminal is an error.
     """
-
     terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]  # false once the terminal is closed
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -48,9 +46,9 @@ ProgressCallback = Callable[[str, int, int, str], object]
 
 
 def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], object]) -> T:
-    """Runs a call into the Rust core in a thread and waits for it; an interrupt is raised after the core has stopped.
+    """Runs a call into the Rust core in a thread; an interrupt is raised after the core has stopped.
 
-    ``on_progress`` is called with the number of bytes done and the total (0 while it is unknown), after 0.4 seconds.
+    After 0.4 seconds, ``on_progress`` is called with the bytes done and the total (0 while it is unknown).
     """
     progress = Progress()
     thread = ThreadPoolExecutor(1)

@@ -53,15 +53,12 @@ class Context:
     _opened: TfidfIndex | None = field(default=None, init=False, repr=False)
 
     def index_of(self, tokenizer: str | None) -> TfidfIndex:
-        """Returns the TF-IDF index, opened on first use; raises ``InputError`` if there is none.
+        """Returns the TF-IDF index, opened on first use.
 
         ``tokenizer`` is the tokenizer that an index built for the run gets; None: the default.
         """
         if self._opened is None:
-            if self.open_index is None:
-                raise InputError(
-                    "--tfidf: this augmentation needs a TF-IDF index; make one with cse build-tfidf CORPUS"
-                )
+            assert self.open_index is not None
             self._opened = self.open_index(tokenizer)
         return self._opened
 
@@ -144,10 +141,6 @@ class Context:
             raise InputError(
                 f"{flag}: {name} cannot be loaded as a masked language model ({first_line(error)})"
             ) from None
-        if same_tokens and self.trained.tokenizer.mask_token_id is None:
-            raise InputError(
-                f"{flag}: the tokenizer of {self.trained.source.name} has no mask token; use a model like BERT"
-            )
         if tokenizer.mask_token_id is None or report["missing_keys"]:
             missing = "mask token" if tokenizer.mask_token_id is None else "weights for masked language modelling"
             raise InputError(f"{flag}: {name} has no {missing}; name a checkpoint of a masked language model")
@@ -157,14 +150,9 @@ class Context:
 
     def check_tokens(self, tokenizer: Any, name: str, flag: str) -> None:
         """Raises ``InputError`` if the token ids of a tokenizer differ from those of the run's encoder."""
-        if tokenizer.get_vocab() != self.trained.tokenizer.get_vocab():
+        own, added = self.trained.tokenizer, tokenizer.num_special_tokens_to_add()
+        if tokenizer.get_vocab() != own.get_vocab() or added != own.num_special_tokens_to_add():
             raise InputError(
-                f"{flag}: {name} has a different vocabulary from {self.trained.source.name}; name a model with the "
-                "same tokenizer"
-            )
-        own = self.trained.tokenizer.num_special_tokens_to_add()
-        if tokenizer.num_special_tokens_to_add() != own:
-            raise InputError(
-                f"{flag}: {name} needs other special tokens than {self.trained.source.name}; name a model of the same "
-                "kind"
+                f"{flag}: {name} has another vocabulary or other special tokens than {self.trained.source.name}; name "
+                "a model with the same tokenizer"
             )

@@ -152,7 +152,7 @@ class Option:
             raise unknown(flag, value, self.choices)
         if not fitting:
             faults = dict.fromkeys(fault for _, fault in results)
-            text = f"{value:g}" if _infinite(value) else shown(value)
+            text = f"{value:g}" if isinstance(value, float) and not isfinite(value) else shown(value)
             raise InputError(f"{flag} must be {' or '.join(faults)}, got {text}")
         value = fitting[0]
         least = next((mark.min_length for mark in self.marks if isinstance(mark, MinLen)), 0)
@@ -177,10 +177,6 @@ SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 NAMED = {bool: "true or false", int: "an integer", float: "a number", str: "text"}
 
 
-def _infinite(value: Any) -> bool:
-    return isinstance(value, float) and not isfinite(value)
-
-
 def _converted(kind: Any, value: Any) -> tuple[Any, str]:
     """Returns a value as the type ``kind`` and "", or the value and what it must be."""
     origin = get_origin(kind)
@@ -200,7 +196,7 @@ def _converted(kind: Any, value: Any) -> tuple[Any, str]:
                 number = float(value)
             except OverflowError:
                 return value, "a finite number"
-            return number, "a finite number" if _infinite(number) else ""
+            return number, "" if isfinite(number) else "a finite number"
         return value, "a number"
     if kind in NAMED:
         value = int(value) if kind is int and isinstance(value, Integral) and not isinstance(value, bool) else value

@@ -20,7 +20,6 @@ from cse import InputError
 from cse.augment import AUGMENTATIONS
 from cse.augment.base import Draws, Edit
 from cse.context import Context
-from cse.errors import unknown
 from cse.losses.base import RowTerm
 from cse.options import Opt
 from cse.views import RowStep, Views
@@ -68,9 +67,7 @@ class OneOf(Edit):
         super().__init__(options, context)
         self.edits: list[Edit] = []
         for name in options.edits:
-            if name not in AUGMENTATIONS:
-                raise unknown("one-of.edits", name, AUGMENTATIONS.names())
-            kind: Any = AUGMENTATIONS.get(name)
+            kind: Any = AUGMENTATIONS.get(name, "one-of.edits")
             if not issubclass(kind, Edit) or kind.expensive or kind is OneOf:
                 raise InputError(f"one-of.edits: {name} is not a fast edit of single sentences; omit {name}")
             edit = kind(kind.Options(), context)

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 from annotated_types import Ge, Gt, Le
 
-from cse import InputError
 from cse.augment.base import Draws, Edit
 from cse.context import Context
 from cse.encoder.base import unit
@@ -144,8 +143,6 @@ class Retrieved(Edit):
         hashes = self.corpus.hashes()
         self.pool = first_of_each_text(context.rows, hashes)
         """``(P,)`` rows that may be drawn: of the rows to train on, the first one with each text, ascending."""
-        if len(self.pool) < 2:
-            raise InputError("--negative retrieved: all rows have the same text; give different sentences")
         # Held-out rows get negatives, too (for the statistics of the log), but are never drawn.
         asked = np.concatenate([self.pool, first_of_each_text(np.setdiff1d(every, context.rows), hashes)])
         # Every process of a run computes the same; only the first one shows the progress.

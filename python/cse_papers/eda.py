@@ -29,6 +29,7 @@ from annotated_types import Gt, Lt
 from cse import InputError
 from cse.augment.base import Draws, Edit
 from cse.data.words import STOP_WORDS
+from cse.evaluation.base import read_lines
 from cse.options import Opt
 
 Keys = npt.NDArray[np.float64]
@@ -51,20 +52,12 @@ def open_synonyms(source: str) -> Synonyms:
 
 
 def _from_file(path: Path) -> Synonyms:
-    try:
-        lines = path.read_text(encoding="utf8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: the synonyms cannot be read ({error}); give a UTF-8 text file") from None
     table: dict[str, tuple[str, ...]] = {}
-    for number, line in enumerate(lines, 1):
-        word, tab, others = line.partition("\t")
-        synonyms = tuple(other.strip() for other in others.split(",") if other.strip())
-        if line.strip() and (not tab or not synonyms):
+    for number, line in read_lines(path):
+        word, _, others = line.partition("\t")
+        table[word.strip().lower()] = synonyms = tuple(other.strip() for other in others.split(",") if other.strip())
+        if not synonyms:
             raise InputError(f"{path}: line {number}: must be a word, a tab, and synonyms separated by commas")
-        if synonyms:
-            table[word.strip().lower()] = synonyms
-    if not table:
-        raise InputError(f"{path}: holds no synonyms; a line must be a word, a tab, and synonyms separated by commas")
     return lambda word: table.get(word.lower(), ())
 
 

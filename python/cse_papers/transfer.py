@@ -33,7 +33,7 @@ import numpy.typing as npt
 from annotated_types import Ge
 
 from cse import InputError
-from cse.evaluation.base import Encodes, Evaluation, Report, Sample, embed, read_lines
+from cse.evaluation.base import Encodes, Evaluation, Report, Sample, embed, needed, read_lines
 from cse.options import Opt
 
 Matrix = npt.NDArray[np.float64]
@@ -194,16 +194,11 @@ class Split:
 
 def read_split(path: Path, columns: int) -> tuple[list[list[str]], list[str]]:
     """Reads a TSV file with a label and ``columns`` texts per line; returns the texts by column, and the labels."""
-    texts: list[list[str]] = [[] for _ in range(columns)]
-    labels = []
-    for number, line in read_lines(path):
-        fields = line.split("\t")
+    rows = [(number, line.split("\t")) for number, line in read_lines(path)]
+    for number, fields in rows:
         if len(fields) != columns + 1:
             raise InputError(f"{path}: line {number} has {len(fields)} fields, but {columns + 1} are expected")
-        labels.append(fields[0])
-        for column, text in zip(texts, fields[1:], strict=True):
-            column.append(text)
-    return texts, labels
+    return [[fields[place] for _, fields in rows] for place in range(1, columns + 1)], [row[0] for _, row in rows]
 
 
 def load(folder: Path, key: str, task: TransferTask, allow_partial: bool) -> dict[str, Split]:
@@ -211,8 +206,6 @@ def load(folder: Path, key: str, task: TransferTask, allow_partial: bool) -> dic
     raw = {}
     for split, expected in task.rows.items():
         path = folder / (f"{key}.tsv" if split == "all" else f"{key}.{split}.tsv")
-        if not path.is_file():
-            raise InputError(f"{path}: no such file; {task.title} needs it")
         raw[split] = read_split(path, 2 if task.pairs else 1)
         count = len(raw[split][1])
         if count != expected and not allow_partial:
@@ -220,14 +213,8 @@ def load(folder: Path, key: str, task: TransferTask, allow_partial: bool) -> dic
                 f"{path}: {count:,} rows, but {task.title} has {expected:,}; get the whole file, or pass "
                 "--allow-partial to score it without an average"
             )
-    names = {
-        name: number for number, name in enumerate(sorted({label for _, labels in raw.values() for label in labels}))
-    }
-    if task.pairs and len(names) > 2:
-        raise InputError(f"{folder / key}: has {len(names)} labels ({', '.join(names)}), but {task.title} has two")
-    for split, (_, labels) in raw.items():
-        if len(set(labels)) < 2 and split != "test":
-            raise InputError(f"{folder / key}: {split} has fewer than two different labels")
+    every = sorted({label for _, labels in raw.values() for label in labels})
+    names = {name: number for number, name in enumerate(every)}
     return {
         split: Split(texts, np.array([names[label] for label in labels], dtype=np.int64))
         for split, (texts, labels) in raw.items()
@@ -311,9 +298,7 @@ class Transfer(Evaluation):
 
     def __init__(self, options: Any, data: str | None) -> None:
         super().__init__(options, data)
-        if data is None or not Path(data).is_dir():
-            raise InputError("--data: name the folder of the transfer tasks (mr.tsv, ..., mrpc.test.tsv)")
-        folder = Path(data)
+        folder = Path(needed(data, "the folder of the transfer tasks (mr.tsv, ..., mrpc.test.tsv)"))
         present = [key for key in TASKS if list(folder.glob(f"{key}.tsv")) or list(folder.glob(f"{key}.*.tsv"))]
         if not present:
             raise InputError(f"--data {data} has no files of {', '.join(TASKS)} (mr.tsv, trec.train.tsv, ...)")

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cse.encoder.encoder import Encoder
-from cse.encoder.encoders import OtherEncoder
 from cse.encoder.resolve import find_folder
 from cse.errors import InputError
+from cse.evaluation.base import read_lines
+from cse.models.encoders import OtherEncoder
 
 
 def fit_whitening(
@@ -48,12 +49,7 @@ class Whitening(OtherEncoder):
         if len(others) not in (1, 2) or (len(others) == 2 and not (others[1].isdigit() and int(others[1]))):
             raise InputError(f"whitening:{what}: the form is whitening:MODEL@FILE or whitening:MODEL@FILE@DIMS")
         self.file = Path(others[0])
-        try:
-            lines = [line for line in self.file.read_text(encoding="utf8").split("\n") if line.strip()]
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"whitening:{what}: {self.file} cannot be read ({error})") from None
-        if len(set(lines)) < 2:
-            raise InputError(f"whitening:{what}: {self.file} needs at least two different lines")
+        lines = [line for _, line in read_lines(self.file)]
         declared = (find_folder(model) / "modules.json").exists()
         self.base = Encoder(model, pooler=None if declared else "avg_first_last", device=device)
         step = -(-len(lines) // self.LINES)

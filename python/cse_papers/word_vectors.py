@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cse.encoder.encoders import OtherEncoder
 from cse.errors import InputError
+from cse.models.encoders import OtherEncoder
 
 # Words (including any inner apostrophes and hyphens), numbers, and single punctuation marks, as in GloVe's vocabulary.
 TOKENS = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")
@@ -31,10 +31,7 @@ class WordVectors(OtherEncoder):
 
     def __init__(self, what: str, device: str) -> None:
         super().__init__(what, device)
-        try:
-            lines = Path(what).read_text(encoding="utf8", errors="replace").split("\n")
-        except OSError as error:
-            raise InputError(f"glove:{what}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+        lines = Path(what).read_text(encoding="utf8", errors="replace").split("\n")
         first = lines[0].split(" ")
         start = 1 if len(first) == 2 and all(part.isdigit() for part in first) else 0
         self.rows: dict[str, int] = {}
@@ -54,8 +51,6 @@ class WordVectors(OtherEncoder):
                 raise InputError(f"glove:{what}: line {number} does not consist of a word and {wanted}")
             self.rows.setdefault(" ".join(parts[:-size]), len(vectors))
             vectors.append(vector)
-        if not vectors:
-            raise InputError(f"glove:{what}: has no word vectors")
         self.vectors = np.stack(vectors)
 
     @property

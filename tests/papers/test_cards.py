@@ -5,17 +5,16 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import torch
 
-from cse import Encoder, InputError, TrainConfig
+from cse import Encoder, InputError
 from cse.context import Context
 from cse.data.corpus import Corpus
-from cse.losses.contrastive import contrastive_loss
 from cse.rng import Draws
+from cse.training.settings.presets import preset_values
 from cse.training.setup import prepare
 from cse_papers import cards
 from cse_papers.cards import Retrieved, RetrievedOptions, SwitchCase, SwitchCaseOptions, nearest_others, switched
-from runs import drawn, first_batches
+from runs import first_batches
 
 TEXT = "Thebes  held onto power until\tthe 12th Dynasty, when its (first) king 東京 b.c. died."
 
@@ -61,18 +60,9 @@ def test_v1_switches_a_fixed_number_of_words_that_have_a_case(probability, count
 
 def test_switched_letters_and_texts_without_words():
     assert [switched(letter) for letter in "aZéЖß東1ⓐ"] == ["A", "z", "É", "ж", "SS", "東", "1", "ⓐ"]
-    assert switch(["", " ", "12 東京"], np.arange(3), probability=1.0) == ["", " ", "12 東京"]
-    assert switch(["", " ", "12 東京"], np.arange(3), probability=1.0, variant="v1") == ["", " ", "12 東京"]
-
-
-@pytest.mark.parametrize("variant", ["v1", "v2"])
-def test_switched_words_depend_only_on_seed_epoch_and_row(variant):
-    rows = np.arange(50)
-    whole = switch([TEXT] * 50, rows, probability=0.3, variant=variant)
-    assert (
-        switch([TEXT] * 3 + ["a " * 40], np.array([7, 8, 9, 60]), probability=0.3, variant=variant)[:3] == whole[7:10]
-    )
-    assert switch([TEXT] * 50, rows, epoch=1, probability=0.3, variant=variant) != whole
+    for variant in ("v1", "v2"):
+        texts = ["", " ", "12 東京"]
+        assert switch(texts, np.arange(3), probability=1.0, variant=variant) == texts
 
 
 def test_a_tokenizer_that_lower_cases_makes_all_positives_unchanged(run_config):
@@ -145,19 +135,16 @@ def test_negatives_are_drawn_uniformly_from_the_other_texts_up_to_a_rank(corpus,
 
 
 def test_rows_with_equal_texts_have_the_same_neighbours_but_their_own_draws(corpus, tiny_bert, monkeypatch):
-    method = Retrieved(RetrievedOptions(str(tiny_bert), 9), context_of(corpus))
-    same = [row for row in corpus.filled() if corpus.take([row]) == corpus.take([4])]
-    assert len(same) == 4
-    assert len({tuple(method.near[method.place[row]]) for row in same}) == 1
+    options = RetrievedOptions(str(tiny_bert), 9)
+    method = Retrieved(options, context_of(corpus))
+    rows = np.array([row for row in corpus.filled() if corpus.take([row]) == corpus.take([4])])
+    assert len(rows) == 4
+    assert len({tuple(method.near[method.place[row]]) for row in rows}) == 1
     assert method.near.shape == (20, 8)
-    assert len(set(method.pool.tolist())) == 20
-    rows = np.array(same)
-    whole = [method(corpus.take(rows), rows, Draws(0, epoch)) for epoch in range(10)]
-    assert any(len(set(texts)) > 1 for texts in whole)
-    assert method(corpus.take(rows[1:2]), rows[1:2], Draws(0, 3)) == whole[3][1:2]
+    assert any(len(set(method(corpus.take(rows), rows, Draws(0, epoch)))) > 1 for epoch in range(10))
     monkeypatch.setattr(cards, "BLOCK", 3)
     monkeypatch.setattr(cards, "COSINES", 50)
-    parts = Retrieved(RetrievedOptions(str(tiny_bert), 9), context_of(corpus))
+    parts = Retrieved(options, context_of(corpus))
     assert np.array_equal(parts.near, method.near)
     assert np.array_equal(parts.place, method.place)
 
@@ -166,9 +153,6 @@ def test_retrieved_negatives_need_an_encoder_and_two_texts(corpus, tiny_bert, ru
     assert prepare(run_config.replace(negatives=("retrieved",)))  # by the model before training
     with pytest.raises(InputError, match="missing"):
         Retrieved(RetrievedOptions(str(tmp_path / "missing")), context_of(corpus))
-    alike = Corpus.from_texts(["one text"] * 3)
-    with pytest.raises(InputError, match="all rows have the same text"):
-        Retrieved(RetrievedOptions(str(tiny_bert)), context_of(alike))
     pair = context_of(Corpus.from_texts(["one text", "another text"]))
     method = Retrieved(RetrievedOptions(str(tiny_bert)), pair)
     assert method(["one text", "another text"], np.arange(2), Draws(0, 0)) == ["another text", "one text"]
@@ -180,26 +164,10 @@ def test_retrieved_negatives_need_an_encoder_and_two_texts(corpus, tiny_bert, ru
     ("name", "lr", "nearest", "variant"), [("roberta-base", 4e-5, 65, "v2"), ("roberta-large", 7.5e-6, 9, "v1")]
 )
 def test_the_presets_have_the_settings_of_the_released_commands(name, lr, nearest, variant):
-    from cse.training.settings.presets import preset_values
-
-    assert TrainConfig(preset=f"cards-{name}").preset == f"cards-{name}"
     values = preset_values(f"cards-{name}")
     assert (values["lr"], values["batch_size"], values["positive"]) == (lr, 512, "switch-case")
-    assert values["negatives"] == ["retrieved"]
-    assert values["retrieved"] == {"nearest": nearest}
+    assert (values["negatives"], values["retrieved"]) == (["retrieved"], {"nearest": nearest})
     assert values["switch-case"]["variant"] == variant
-
-
-def test_the_negative_of_a_sentence_is_a_negative_of_all_anchors(run_config, tiny_bert):
-    options = {"retrieved": {"model": str(tiny_bert), "nearest": 5}}
-    run = prepare(run_config.replace(positive="dropout", negatives=("retrieved",), options=options))
-    (batch,) = first_batches(run)
-    assert batch.roles == {"anchor": "anchor", "positive": "positive", "synthetic": "negative"}
-    assert set(batch.blocks["synthetic"].texts).isdisjoint({""})
-    x, y, n = (drawn(5, 4, seed=seed) for seed in range(3))
-    found = contrastive_loss({"anchor": x, "positive": y, "synthetic": n}, roles=batch.roles, temperature=0.05)
-    logits = torch.nn.functional.cosine_similarity(x[:, None], torch.cat([y, n])[None], dim=-1) / 0.05
-    assert found.item() == pytest.approx(torch.nn.functional.cross_entropy(logits, torch.arange(5)).item(), rel=1e-9)
 
 
 def test_labelled_pairs_have_neighbours_of_their_complete_rows(run_config, tmp_path, sample_rows, tiny_bert):

@@ -11,13 +11,13 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from cse import InputError, TrainConfig
 from cse.context import Context
+from cse.losses import ContrastiveOptions
 from cse.losses.contrastive import Contrastive
-from cse.losses.options import ContrastiveOptions
 from cse.rng import Draws
 from cse.training.settings.precedence import with_preset
 from cse.training.setup import prepare
 from cse.views import BatchStep, Views
-from cse_papers.clusterns import ClusterNS, ClusterNSOptions, distant_rows, moved_centroids
+from cse_papers.clusterns import ClusterNS, ClusterNSOptions, moved_centroids
 from ranks import two_ranks_equal_one
 from runs import drawn, first_batches, gradients, in_float64
 
@@ -276,28 +276,6 @@ def test_two_processes_have_the_clusters_of_one(run_config, tmp_path):
     cases = {name: {**SETTINGS, **values} for name, values in LOSSES.items()}
     one = two_ranks_equal_one(run_config, cases, tmp_path, begun=True)  # the first of two calls begins the clusters
     assert all(found["metrics"]["loss/clusterns"] > 0 for found in one.values())
-
-
-def test_distant_rows_and_moved_centroids_equal_their_loops():
-    s, valid = drawn(9, 9), torch.tensor([True] * 4 + [False] + [True] * 4)
-    found = distant_rows(s, torch.tensor(6), valid, 5).tolist()
-    chosen = [6]
-    while len(chosen) < 5:
-        left = [j for j in range(9) if j not in (4, *chosen)]
-        chosen.append(min(left, key=lambda j: s[chosen[-1], j].item()))
-    assert found == chosen
-    z, centroids = drawn(9, 3, seed=1), torch.cat([drawn(3, 3, seed=2), -drawn(9, 3, seed=1).sum(0, keepdim=True) * 9])
-    groups = [max(range(4), key=lambda c: cosines(z, centroids)[i, c].item()) for i in range(9)]
-    empty = [c for c in range(4) if not any(groups[i] == c for i in range(9) if valid[i])]
-    assert empty
-    for variant in ("paper", "release"):
-        moved = moved_centroids(centroids, z, valid, 0.25, variant)
-        for c in range(4):
-            rows = [z[i] for i in range(9) if valid[i] and groups[i] == c]
-            expected = centroids[c]
-            if rows:
-                expected = 0.75 * centroids[c] + 0.25 * sum(rows) / (len(rows) if variant == "paper" else 1)
-            assert torch.allclose(moved[c], expected, rtol=0, atol=1e-12)
 
 
 def test_the_first_centroid_is_drawn_uniformly_from_the_rows():

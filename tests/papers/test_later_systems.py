@@ -1,4 +1,4 @@
-"""SimCSE++, SSCL, WhitenedCSE, InfoCSE and SNCSE equal loops in float64, and what their papers say of them."""
+"""RankCSE, SimCSE++, SSCL, WhitenedCSE, InfoCSE and SNCSE equal loops in float64, and what their papers say of them."""
 
 import math
 from types import SimpleNamespace
@@ -11,12 +11,14 @@ from sentence_transformers.sentence_transformer import losses as library
 from cse import InputError
 from cse.context import Context
 from cse.losses.contrastive import contrastive_loss
+from cse.training.loop import train
 from cse.training.setup import prepare
 from cse.views import BatchStep, Views, WithoutDropout
 from cse_papers.gist import GIST, GISTOptions
 from cse_papers.hardness import Hardness, HardnessOptions
 from cse_papers.infocse import InfoCSE
 from cse_papers.orthogonality import Orthogonality, OrthogonalityOptions
+from cse_papers.rankcse import RankCSE, RankCSEOptions
 from cse_papers.simcse_plus import dimension_contrast
 from cse_papers.sncse import Negation, NegationOptions, SoftNegative, SoftNegativeOptions, negate_parsed, negate_words
 from cse_papers.sscl import InnerStates
@@ -284,3 +286,51 @@ def test_orthogonality_equals_that_of_sentence_transformers():
     found = Orthogonality(OrthogonalityOptions(0.3, 0.7), Context())(Views({"anchor": z[0], "positive": z[1]}), None)
     theirs = library.GlobalOrthogonalRegularizationLoss(None, mean_weight=0.3, second_moment_weight=0.7)
     assert found.item() == pytest.approx(sum(theirs.compute_loss_from_embeddings(z).values()).item(), rel=1e-12)
+
+
+def cosines(a, b):
+    return np.array([[cosine(x, y) for y in b] for x in a])
+
+
+@pytest.mark.parametrize("ranking", ["listnet", "listmle"])
+@pytest.mark.parametrize("valid", [[True] * 5, [True, True, False, True, True]])
+def test_rankcse_equals_its_double_loop(monkeypatch, ranking, valid):
+    z1, z2, *taught = (drawn(5, 4, seed=n) for n in range(6))
+    teachers = {"a": taught[:2], "b": taught[2:]}
+
+    def load(self, name, flag, same_tokens):
+        teacher = torch.nn.Module()
+        teacher.name = name
+        return teacher
+
+    monkeypatch.setattr(Context, "load_model", load)
+    options = RankCSEOptions(("a", "b"), 0.3, ranking, 0.7, 0.4, temperature=0.2, teacher_temperature=0.1)
+    term = RankCSE(options, Context())
+    step = SimpleNamespace(encode=lambda view, model: teachers[model.name][view == "positive"])
+    views = Views({"anchor": z1, "positive": z2}, masks={"positive": torch.tensor(valid)})
+    s = cosines(z1, z2) / 0.2
+    t = sum(w * cosines(*teachers[name]) for w, name in ((0.3, "a"), (0.7, "b"))) / 0.1
+    rows = [i for i in range(5) if valid[i]]
+    rank, js = 0.0, 0.0
+    for i in rows:
+        if ranking == "listnet":
+            others = [j for j in rows if j != i]
+            for j in others:
+                p = math.exp(t[i, j]) / sum(math.exp(t[i, k]) for k in others)
+                rank -= p * math.log(math.exp(s[i, j]) / sum(math.exp(s[i, k]) for k in others))
+        else:
+            order = sorted(rows, key=lambda j: -t[i, j])
+            for k, j in enumerate(order):
+                rank += math.log(sum(math.exp(s[i, m]) for m in order[k:])) - s[i, j]
+        for j in rows:
+            p = math.exp(s[i, j]) / sum(math.exp(s[i, k]) for k in rows)
+            q = math.exp(s[j, i]) / sum(math.exp(s[k, i]) for k in rows)
+            js += (p * math.log(2 * p / (p + q)) + q * math.log(2 * q / (p + q))) / 2
+    assert term(views, step).item() == pytest.approx((0.7 * rank + 0.4 * js) / len(rows), rel=1e-9)
+
+
+def test_a_run_with_rankcse_logs_its_ranking_and_refuses_three_teachers(run_config, tiny_bert):
+    config = run_config.replace(loss_terms=("rankcse",), rankcse={"teachers": (str(tiny_bert),)}, max_steps=3)
+    assert "ranking" in (train(config.replace(log_every=1)).folder / "log.jsonl").read_text()
+    with pytest.raises(InputError, match=r"rankcse\.teachers: must be one or two encoders, got 3"):
+        train(config.replace(rankcse={"teachers": (str(tiny_bert),) * 3}))

@@ -244,39 +244,6 @@ def test_several_edits_are_refused_as_negatives_and_within_one_of(run_config):
         prepare(run_config.replace(positive="one-of", options={"one-of": {"edits": ("crop", "diverse")}}))
 
 
-def test_the_losses_are_those_of_the_released_code(run_config):
-    """The matrices of the release: the diagonal is cut out by triangles; ``KLDivLoss`` has the peer as its target."""
-    z, peer = (drawn(5, 4, 3, seed=seed) for seed in (1, 2))  # (B, 1 + k, D)
-    compare = lambda x, y: torch.nn.functional.cosine_similarity(x, y, dim=-1) / 0.1  # noqa: E731
-
-    def matrix(anchors, group, others):
-        s = compare(anchors[:, None], others[None])
-        lower, upper = s.tril(-1)[:, :-1], s.triu(1)[:, 1:]
-        return torch.cat([compare(anchors[:, None], group), lower + upper], 1)
-
-    def kl_div(first, second):
-        loss = torch.nn.KLDivLoss(reduction="none", log_target=True)
-        return loss(first.log_softmax(1), second.log_softmax(1)).mean()
-
-    def classify(s):
-        labels = (torch.arange(s.shape[1]) < 3).double().expand_as(s)
-        return torch.nn.BCEWithLogitsLoss()(s.softmax(1), labels)
-
-    first, second = (matrix(x[:, 0], x[:, 1:], x[:, 0]) for x in (z, peer))
-    expected = kl_div(matrix(z[:, 0], peer[:, 1:], peer[:, 0]), matrix(peer[:, 0], z[:, 1:], z[:, 0]))
-    expected += kl_div(first, second) + classify(first) + classify(second)
-    expected += torch.nn.functional.cross_entropy(compare(peer[:, :1], peer[None, :, 1]), torch.arange(5))
-    names = ("anchor", "positive", "edited", "edited_2")
-    roles = {"anchor": "anchor", "positive": "positive", "edited": "other", "edited_2": "other"}
-    step = SimpleNamespace(
-        encode=lambda name, encoder: peer[:, names.index(name)],
-        contrastive=lambda views: contrastive_loss(views.embeddings, roles=views.roles, temperature=0.1),
-        temperature=0.1,
-    )
-    views = Views({name: z[:, number] for number, name in enumerate(names)}, roles)
-    assert term_of(run_config)(views, step).item() == pytest.approx(expected.item(), rel=1e-9)
-
-
 def test_equal_edits_draw_different_numbers_and_a_text_is_edited_by_words():
     first, second = edits_of(("shuffle", "shuffle"))
     draws = Draws(0, 0)

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from scipy.stats import t, ttest_rel
 
-from cse import InputError
+from cse import Encoder, InputError, TfidfIndex, evaluate
 from cse.encoder.pooling import POOLERS
 from cse.evaluation.base import read_pairs
 from cse.training.settings.precedence import with_preset
 from cse.training.settings.presets import preset_names
 from cse_papers.reproduce.cells import cells_of, config_of, identity, read_cell, run_cell
 from cse_papers.reproduce.inputs import SENTENCES, open_inputs, smoke_inputs
-from cse_papers.reproduce.plan import plan
 from cse_papers.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict
 from cse_papers.reproduce.suites import TASKS, Scorer, find_table, tables
+from cse_papers.reproduce.work import Work
 
 STORED = Path(__file__).resolve().parents[2] / "benches" / "results" / "effects.parquet"
 
@@ -77,24 +77,22 @@ def test_every_recipe_is_a_valid_configuration(small, tmp_path):
     assert seen > 200
 
 
-def test_stored_cells_are_not_run_again(small, tmp_path):
-    table, inputs = find_table("una-table1"), small("una-table1")
-    scorer = scorer_of(table, inputs)
-    (cell,) = cells_of(table, table.find_rows(["UNA, bert-base-uncased"]), [3])
+def cell_of(small, name, row, seed=0):
+    """Returns the cell of a row, the inputs of a smoke run of its table, and the scorer."""
+    table, inputs = find_table(name), small(name)
+    (cell,) = cells_of(table, table.find_rows([row]), [seed])
+    return cell, inputs, scorer_of(table, inputs)
+
+
+def test_stored_cells_are_not_run_again_and_refused_with_other_settings(small, tmp_path):
+    cell, inputs, scorer = cell_of(small, "una-table1", "UNA, bert-base-uncased", 3)
     record = run_cell(cell, inputs, scorer, tmp_path)
-    assert set(record["scores"]) == set(table.columns)
+    assert set(record["scores"]) == set(cell.table.columns)
     assert record["scores"]["Avg."] == pytest.approx(fmean(list(record["scores"].values())[:7]))
     assert not (tmp_path / cell.folder / "seed-3").exists()  # the run folder is not kept
-    again = plan(table, [cell.row], [3, 4], inputs, scorer, tmp_path)
+    again = Work(cell.table, [cell.row], [3, 4], inputs, scorer, tmp_path, False, False, 1).plan()
     assert again.stored == {cell.row.name: [record]}
     assert [each.seed for each in again.wanted] == [4]
-
-
-def test_a_cell_stored_with_other_settings_is_refused(small, tmp_path):
-    table, inputs = find_table("una-table1"), small("una-table1")
-    scorer = scorer_of(table, inputs)
-    (cell,) = cells_of(table, table.find_rows(["UNA, bert-base-uncased"]), [0])
-    run_cell(cell, inputs, scorer, tmp_path)
     with pytest.raises(InputError, match="was made with max_steps 2, not 3; choose another folder"):
         read_cell(cell, replace(inputs, max_steps=3), scorer, tmp_path)
     with pytest.raises(InputError, match="was made with batch_size 8, not 9"):
@@ -128,8 +126,6 @@ def test_each_suite_scores_the_columns_of_its_table(small, name, tmp_path):
 
 
 def test_reproduce_and_evaluate_give_equal_scores(small, tiny_bert):
-    from cse import Encoder, evaluate
-
     data = small("una-table1").data
     encoder = Encoder(tiny_bert, pooler="avg", device="cpu")
     ours = Scorer("sts", (), data, partial=True)(encoder)
@@ -180,14 +176,11 @@ def test_mirror_bert_and_consert_are_trained_on_the_sentences_of_the_sts_files(s
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("method", "kind"), [("GloVe avg.", "glove"), ("BERT-whitening", "whitening"), ("first-last avg.", "")]
+    ("row", "kind"),
+    [("GloVe avg.", "glove"), ("BERT-whitening", "whitening"), ("first-last avg., bert-*", "")],
 )
-def test_a_trial_evaluates_the_kind_of_encoder_that_the_row_names(small, tmp_path, method, kind):
-    from cse import Encoder
-
-    table, inputs = find_table("focal-table2"), small("focal-table2")
-    scorer = scorer_of(table, inputs)
-    (cell,) = cells_of(table, [row for row in table.find_rows([method]) if row.model != "roberta-base"], [0])
+def test_a_trial_evaluates_the_kind_of_encoder_that_the_row_names(small, tmp_path, row, kind):
+    cell, inputs, scorer = cell_of(small, "focal-table2", row)
     whitening = f"whitening:{inputs.model}@{inputs.files['nli-sentences']}"
     names = {"glove": f"glove:{inputs.files['glove']}", "whitening": whitening, "": inputs.model}
     encoders = {each: Encoder(name, pooler=None if each else "avg_embed_last") for each, name in names.items()}
@@ -252,8 +245,6 @@ def test_published_and_reproduced_values_are_printed_and_misprints_are_marked():
     ("table", "column"), [("una-table1", None), ("una-tableC4", "paraphrasing + UNA"), ("una-tableD8", None)]
 )
 def test_the_index_of_una_counts_the_paraphrases_that_are_trained_on(small, tmp_path, table, column):
-    from cse import TfidfIndex
-
     inputs, known = small("una-table1"), find_table(table)
     scorer, first = scorer_of(known, small(table)), find_table("una-table1")
     cells = [cell for cell in cells_of(known, known.rows, [0]) if "paraphrases" in cell.recipe.needs()]
@@ -363,14 +354,12 @@ def test_the_plot_of_a_table_has_a_panel_for_each_column(tmp_path):
 
 @pytest.mark.parametrize(("table", "row"), [("simcse-table4", "QQP (134k)"), ("mixcse-sts", "BERT, bert-base-u*")])
 def test_further_rows_run(small, tmp_path, table, row):
-    known, inputs = find_table(table), small(table)
-    (cell,) = cells_of(known, known.find_rows([row]), [0])
+    cell, inputs, scorer = cell_of(small, table, row)
     if cell.recipe.labelled:
         assert cell.lacks(replace(inputs, files={})).startswith("--file ")
         (name,) = cell.recipe.needs("pairs")
         assert config_of(cell, replace(inputs, pairs=None), tmp_path).pairs == (inputs.files[name],)
-    record = run_cell(cell, inputs, scorer_of(known, inputs), tmp_path)
-    assert all(math.isfinite(score) for score in record["scores"].values())
+    assert all(math.isfinite(score) for score in run_cell(cell, inputs, scorer, tmp_path)["scores"].values())
 
 
 def test_the_clean_development_set_selects_checkpoints_if_it_is_asked_for(small):

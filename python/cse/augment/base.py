@@ -56,10 +56,7 @@ class View:
 
 @dataclass(frozen=True)
 class Block:
-    """Texts to encode, one per row of the batch.
-
-    Raises ``ValueError`` if there is no view, or if the mask has the wrong shape.
-    """
+    """Texts to encode, one per row of the batch."""
 
     texts: list[str]
     views: tuple[View, ...]
@@ -77,13 +74,6 @@ class Block:
     """An edit of the token ids of the texts; None: the token ids are not edited."""
     local: bool = False
     """Whether texts and mask cover only the rows of this process, because the texts are slow to make."""
-
-    def __post_init__(self) -> None:
-        """Checks that there is at least one view and that the mask has the right shape."""
-        if not self.views:
-            raise ValueError("views: a block needs at least one")
-        if self.mask is not None and self.mask.shape != (len(self.texts),):
-            raise ValueError(f"mask: its shape is {self.mask.shape} for {len(self.texts)} texts")
 
 
 @dataclass(frozen=True)

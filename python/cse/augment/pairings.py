@@ -154,10 +154,6 @@ class Spans(Pairing):
 
     def __init__(self, options: SpansOptions, context: Any) -> None:
         super().__init__(options, context)
-        if options.min_share > options.max_share:
-            raise InputError(
-                f"spans.min_share: must be at most spans.max_share ({options.max_share}), got {options.min_share}"
-            )
         if options.max_span_words is not None and options.min_span_words > options.max_span_words:
             raise InputError(
                 f"spans.min_span_words: must be at most spans.max_span_words ({options.max_span_words}), got "

@@ -12,10 +12,9 @@ from typing import Any
 
 from ..background import connected
 from ..data.readers import SourceFile
-from ..errors import InputError
+from ..errors import InputError, sentence
 from ..progress import counting
-from ..sharding.jobs import find_sources, here, make_parts, on_cluster
-from ..sharding.parts import Job, Parts
+from ..sharding import Job, find_shards, here, make_parts, on_cluster, parts_folder
 from . import printing
 
 LISTED = 5
@@ -33,38 +32,37 @@ def run(
     *,
     gpus: float = 0,
     known: Sequence[SourceFile] = (),
-    index: str = "",
     **further: Any,
 ) -> None:
     with connected() if engine == "ray" else nullcontext() as ray:
         each = here if ray is None else partial(on_cluster, ray)
-        sources = find_sources(job.reading, files, column, known, index, each, elsewhere=ray is not None)
-        parts = Parts(output, job, sources)
+        shards = find_shards(job, files, column, known, each, elsewhere=ray is not None)
         started = time.perf_counter()
-        with parts.locked():
-            wanted, total = parts.missing(), len(parts.shards)
-            if kept := total - len(wanted):
-                printing.say(f"{output}: {kept:,} of {total:,} parts were made by an earlier call")
-            rows, failures = sum(shard.source.rows for shard in wanted), []
-            if wanted:
+        with parts_folder(Path(output), shards) as made:
+            missing, failed = [shard for shard in shards if shard.part not in made], []
+            rows = sum(shard.source.rows for shard in missing)
+            if made:
+                printing.say(f"{output}: {len(made):,} of {len(shards):,} parts were made by an earlier call")
+            if missing:
                 with counting(job.kind, rows, "rows") as more:
-                    failures = make_parts(job, parts, ray, gpus, more)
+                    for shard, outcome in make_parts(job, missing, Path(output), ray, gpus, more):
+                        if isinstance(outcome, Exception):
+                            path = shard.source.path
+                            failed.append(f"{path} ({sentence(outcome).removeprefix(f'{path}: ')})")
+                        else:
+                            made[shard.part] = outcome
         seconds = time.perf_counter() - started
-    if failures:
-        named = []
-        for shard, error in failures[:LISTED]:
-            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            named.append(f"{shard.source.path} ({why.removeprefix(f'{shard.source.path}: ')})")
-        more_files = f" and {len(failures) - LISTED:,} more" if len(failures) > LISTED else ""
+    if failed:
+        others = f" and {len(failed) - LISTED:,} more" if len(failed) > LISTED else ""
         raise InputError(
-            f"{output}: {len(failures):,} of {total:,} parts could not be made: {', '.join(named)}{more_files}; fix "
-            "the causes, and run the same command again"
+            f"{output}: {len(failed):,} of {len(shards):,} parts could not be made: {', '.join(failed[:LISTED])}"
+            f"{others}; fix the causes, and run the same command again"
         )
     counted = Counter[str]()
-    for made in parts.made.values():
-        counted.update(made["counted"])
-    rate = round(rows / seconds)
-    summary = {"output": output, "files": total, "made": len(wanted), **counted, "rows": parts.rows}
+    for record in made.values():
+        counted.update(record["counted"])
+    rate, total = round(rows / seconds), sum(shard.source.rows for shard in shards)
+    summary = {"output": output, "files": len(shards), "made": len(missing), **counted, "rows": total}
     summary |= {"seconds": round(seconds, 3), "rows_per_second": rate, **further}
-    line = f"{Path(output)}: {total:,} parts, {parts.rows:,} rows; {len(wanted):,} parts made in "
+    line = f"{Path(output)}: {len(shards):,} parts, {total:,} rows; {len(missing):,} parts made in "
     printing.result(summary, as_json, [f"{line}{summary['seconds']:.1f} s ({rate:,} {unit}/s)"])

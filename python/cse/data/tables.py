@@ -222,7 +222,7 @@ class Column:
         if column is None:
             raise InputError(f"{path}: is a table; use {flag} to name the column that holds the sentences: {listed}")
         if column not in names:
-            raise InputError(f"{path}: has no column {column!r}; its columns are: {listed}")
+            raise InputError(f"{path}: has no column {column!r}; its columns are: {listed or 'none, it has no record'}")
         if names.count(column) > 1:
             raise InputError(f"{path}: has {names.count(column)} columns named {column!r}; rename all but one")
         self.path, self.column = path, column

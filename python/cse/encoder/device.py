@@ -199,12 +199,6 @@ def on_device(values: npt.NDArray[Any], device: str) -> torch.Tensor:
     return copied_to(for_transfer(torch.from_numpy(values), device), device)
 
 
-def device_count(device: str) -> int:
-    """Returns the number of GPUs of a kind, such as ``cuda``; 0 for a device that is not one of ``GPUS``."""
-    module = _module(device)
-    return 0 if module is None else int(module.device_count())
-
-
 def device_name(device: str) -> str:
     """Returns the name of a GPU, as its driver reports it; for other devices and for ``mps``, the device itself."""
     get_name = getattr(_module(device), "get_device_name", None)
@@ -244,25 +238,6 @@ def kept_generators(device: str) -> Iterator[None]:
         restore_generators(states, device)
 
 
-def synchronize(device: str) -> None:
-    """Waits until the device has finished all operations; on the CPU, returns at once."""
-    if (module := _module(device)) is not None:
-        module.synchronize(*_index(device))
-
-
-def peak_memory(device: str) -> int | None:
-    """Returns the largest size in bytes of all tensors on a GPU since ``reset_peak_memory``; None on CPU and mps."""
-    measure = getattr(_module(device), "max_memory_allocated", None)
-    return None if measure is None else int(measure(device))
-
-
-def reset_peak_memory(device: str) -> None:
-    """Makes ``peak_memory`` forget what was allocated before."""
-    reset = getattr(_module(device), "reset_peak_memory_stats", None)
-    if reset is not None:
-        reset(device)
-
-
 def skips_by_flag(device: str | torch.device) -> bool:
     """Returns whether the fused AdamW of a device skips an update if ``found_inf`` is 1; on ``mps``, it does not."""
     return torch.device(device).type != "mps"
@@ -285,7 +260,7 @@ def use_gpu(backend: str, number: int) -> str:
     """Makes GPU ``number`` the current one of this process, and returns its kind; ``cpu`` with the backend ``gloo``."""
     kind = next(kind for kind, name in BACKENDS.items() if name == backend)
     if kind != "cpu":
-        if number >= (count := device_count(kind)):
+        if number >= (count := _module(kind).device_count()):
             raise InputError(
                 f"torchrun --nproc-per-node: more processes than the {count} GPUs of this machine; lower it"
             )

@@ -20,31 +20,40 @@ from torch import nn
 
 from .._core import __version__
 from ..errors import InputError, check_list, for_python, unknown
+from ..models.encoders import ENCODERS, OtherEncoder
 from ..progress import counting
 from .acceleration import batches_by_length
 from .base import Calls, TextEncoder, Vectors, check_finite, unit
-from .checking import is_static, naming_panics, read_settings
 from .device import autocast, copied_to, pick_device, pick_precision
-from .encoders import OtherEncoder, OtherModule, find_encoder
-from .layout import load_as_stored, write_older_names
 from .light import STATIC, LightEncoder
-from .modules import Transformer, check_widths, normalizes, split
+from .modules import (
+    OtherModule,
+    Transformer,
+    check_width,
+    load_as_stored,
+    normalizes,
+    split,
+    write_older_names,
+)
 from .pooling import POOLERS
 from .pooling_modules import MaskPooling, pooler_of, pooling_modules
-from .resolve import base_of, family_in, find_folder, model_files, naming_model, transformer_folder
+from .resolve import (
+    base_of,
+    family_in,
+    find_folder,
+    model_files,
+    naming_model,
+    naming_panics,
+    read_settings,
+    transformer_folder,
+)
 from .tokens import TOKENIZING, pad
 
 # Number of texts that are sorted by length at a time.
 BLOCK = 16384
 # Arguments with which the Transformer of sentence-transformers returns lists of tokens without padding.
 UNPADDED = {"text": {"padding": False}, "common": {"return_tensors": None}}
-# Arguments of ``SentenceTransformer.encode`` that only its own loop implements, with their defaults.
-LIBRARY = {
-    "output_value": "sentence_embedding",
-    **dict.fromkeys(("device", "pool", "chunk_size", "processing_kwargs")),
-}
 LOCAL = {"local_files_only": True, "trust_remote_code": False}
-PRECISIONS = ("float32", "int8", "uint8", "binary", "ubinary")
 
 
 class Encoder(TextEncoder, SentenceTransformer):
@@ -57,7 +66,7 @@ class Encoder(TextEncoder, SentenceTransformer):
     Args:
         model: Folder of a trained encoder (``runs/NAME/best``), folder or hub name of a model of transformers or
             sentence-transformers, or ``minilm``. Other kinds of encoders are given as ``onnx:FOLDER`` and so on (see
-            ``cse.encoder.encoders``).
+            ``cse.models.encoders``).
         pooler: See ``cse.encoder.pooling.POOLERS``. Default: the pooling that the folder declares. For a plain
             Hugging Face folder, which declares none, the default is that of sentence-transformers, ``avg``, or
             ``lasttoken`` for a decoder; ``avg`` is wrong for a model trained with [CLS] pooling.
@@ -105,10 +114,6 @@ class Encoder(TextEncoder, SentenceTransformer):
         if pooler is not None and pooler not in POOLERS:
             raise unknown("--pooler", pooler, POOLERS)
         name = "" if model is None else fspath(model)
-        if bool(name) == (modules is not None):
-            raise InputError("Encoder: give the name or folder of a model, or modules, and not both")
-        if modules is not None and pooler is not None:
-            raise InputError("pooler: modules have their own pooling; omit pooler")
         self.given = name, pooler
         place = pick_device(device)
         self.precision, self.precision_reason = pick_precision(place, precision)
@@ -123,10 +128,9 @@ class Encoder(TextEncoder, SentenceTransformer):
         """Numbers of leading dimensions for which a cse run trained the encoder (Matryoshka)."""
         self.keeps_tokenizer = False
         """Whether every loader has to use all of tokenizer.json, since a template was added to it."""
-        other = None if modules is not None else find_encoder(name, place)
-        if other is not None:
-            if pooler is not None:
-                raise InputError(f"--pooler: {name} has no pooling to choose; omit --pooler")
+        kind, colon, what = name.partition(":")
+        if colon and kind in ENCODERS:
+            other: Any = ENCODERS.get(kind)(what, place)
             modules = [OtherModule(other)]
             if isinstance(other, LightEncoder):
                 settings |= {"prompts": other.prompts, "default_prompt_name": other.default_prompt_name}
@@ -134,18 +138,22 @@ class Encoder(TextEncoder, SentenceTransformer):
                 other.keep_dims(None)
         if modules is not None:
             super().__init__(modules=list(modules), device=place, **settings)
+            if pooler is not None:
+                self._choose_pooler(pooler)
         else:
             self.folder = find_folder(name)
             with naming_model(name, self.folder):
                 self.base = base_of(transformer_folder(self.folder))
-                if pooler is not None and is_static(self.folder):
-                    raise InputError(f"--pooler: {name} has no pooling to choose; omit --pooler")
                 with quiet():
                     super().__init__(str(self.folder), device=place, backend=backend, **LOCAL, **settings)
                 self.float()
                 if pooler is not None:
                     self._choose_pooler(pooler)
-                self._check()
+                settings = read_settings(self.folder / "config_sentence_transformers.json")
+                self.family = family_in(settings)
+                self.trained_dims = tuple(settings.get("cse_dims") or ())
+                if self.pooler == "mask" and self.tokenizer.mask_token_id not in self.tokenizer("a")["input_ids"]:
+                    raise InputError("--pooler mask: its tokenizer adds no mask token; use --encoder-method prompt")
                 with quiet():
                     self._try()
         self.eval()
@@ -179,23 +187,9 @@ class Encoder(TextEncoder, SentenceTransformer):
         if pooler == declared or (pooler == "cls" and declared == "cls_before_pooler"):
             return
         included = all(getattr(module, "include_prompt", True) for module in pooling)
-        modules: list[nn.Module] = [transformer, *pooling_modules(pooler, transformer, included), *after]
-        check_widths(modules, f"use the pooler of the model, {declared}")
-        self.replace_modules(modules)
-
-    def _check(self) -> None:
-        check_widths(list(self))
-        if self.truncate_dim is not None and self.truncate_dim > self.width:
-            raise InputError(
-                f"its truncate_dim is {self.truncate_dim}, but its embeddings have {self.width} dimensions"
-            )
-        tokenizer: Any = self.tokenizer
-        if self.pooler == "mask" and tokenizer.mask_token_id not in tokenizer("a")["input_ids"]:
-            raise InputError("--pooler mask: its tokenizer adds no mask token; use --encoder-method prompt")
-        assert self.folder is not None
-        settings = read_settings(self.folder / "config_sentence_transformers.json")
-        self.family = family_in(settings)
-        self.trained_dims = tuple(settings.get("cse_dims") or ())
+        chosen = pooling_modules(pooler, transformer, included)
+        check_width(chosen, after, declared)
+        self.replace_modules([transformer, *chosen, *after])
 
     def replace_modules(self, modules: Iterable[nn.Module]) -> None:
         """Sets the modules of the encoder."""
@@ -278,7 +272,11 @@ class Encoder(TextEncoder, SentenceTransformer):
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         precision: str = "float32",
-        **settings: Any,
+        output_value: str | None = "sentence_embedding",
+        device: Any = None,
+        pool: Any = None,
+        chunk_size: int | None = None,
+        processing_kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Encodes texts into embeddings; several threads may do so at the same time.
 
@@ -298,9 +296,9 @@ class Encoder(TextEncoder, SentenceTransformer):
             normalize_embeddings: Whether to scale embeddings to unit length.
             truncate_dim: Number of leading dimensions, for this call.
             precision: ``float32``, ``int8``, ``uint8``, ``binary`` or ``ubinary``; see sentence-transformers.
-            settings: Other arguments of ``SentenceTransformer.encode``: ``output_value``, ``device``, ``pool``,
-                ``chunk_size`` and ``processing_kwargs``. With one that is not the default, that method encodes the
-                texts: blank texts get the embedding of their special tokens, and ``progress`` is not called.
+            output_value, device, pool, chunk_size, processing_kwargs: See ``SentenceTransformer.encode``. With one that
+                is not the default, that method encodes the texts: blank texts get the embedding of their special
+                tokens, and ``progress`` is not called.
 
         Returns:
             ``(n, D)`` float32, one row per text; ``(D,)`` for a single string. With
@@ -308,23 +306,21 @@ class Encoder(TextEncoder, SentenceTransformer):
             ``output_value=None``, a list of dicts of all outputs of the model.
 
         Raises:
-            InputError: If an element of ``texts`` is not a string, ``batch_size``, ``truncate_dim``, ``precision`` or
-                ``prompt_name`` is not possible, or an embedding holds NaN or infinity.
+            InputError: If an element of ``texts`` is not a string, ``batch_size``, ``truncate_dim`` or ``prompt_name``
+                is not possible, or an embedding holds NaN or infinity.
         """
         texts = next((value for value in (texts, inputs, sentences) if value is not None), None)
         whole, prompt = self._checked(texts, prompt_name, prompt, batch_size)
         truncate_dim = self._checked_dims(truncate_dim, "truncate_dim")
-        if precision not in PRECISIONS:
-            raise unknown("precision", str(precision), PRECISIONS)
-        if unsupported := [name for name in settings if name not in LIBRARY]:
-            raise InputError(f"encode: has no argument {unsupported[0]}; see cse.Encoder.encode")
-        settings = {name: value for name, value in settings.items() if value != LIBRARY[name]}
+        # Only the loop of sentence-transformers implements these arguments.
+        settings: dict[str, Any] = {"device": device, "pool": pool, "chunk_size": chunk_size}
+        settings |= {"processing_kwargs": processing_kwargs, "task": task}
+        settings = {name: value for name, value in settings.items() if value is not None}
         made: Any
-        if settings:
+        if settings.keys() - {"task"} or output_value != "sentence_embedding":
+            settings |= {"output_value": output_value, "precision": precision, "truncate_dim": truncate_dim}
             settings |= {"convert_to_tensor": convert_to_tensor, "convert_to_numpy": convert_to_numpy}
-            settings |= {"normalize_embeddings": normalize_embeddings, "truncate_dim": truncate_dim}
-            settings |= {"precision": precision, "show_progress_bar": bool(show_progress_bar)}
-            settings |= {"task": task} if task else {}
+            settings |= {"normalize_embeddings": normalize_embeddings, "show_progress_bar": bool(show_progress_bar)}
             made = SentenceTransformer.encode(self, whole, prompt=prompt, batch_size=batch_size, **settings)
             if isinstance(made, np.ndarray) and len(made):
                 check_finite(made, whole, self.given[0] or "encoder")

@@ -9,11 +9,21 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import InputError, first_line
+from ..errors import InputError
 from .base import Calls, TextEncoder, Vectors, unit
-from .checking import is_static, kind_of, naming_panics, read_modules, read_settings
 from .prompts import plain
-from .resolve import best_of_run, find_folder, model_files, naming_model, transformer_folder
+from .resolve import (
+    best_of_run,
+    find_folder,
+    is_static,
+    kind_of,
+    model_files,
+    naming_model,
+    naming_panics,
+    read_modules,
+    read_settings,
+    transformer_folder,
+)
 
 ONNX, MODEL, TOKENIZER = "onnx", "model.onnx", "tokenizer.json"
 OUTPUT, PROMPT_LENGTH = "sentence_embedding", "prompt_length"
@@ -75,10 +85,7 @@ class LightEncoder(TextEncoder):
         torch = sys.modules.get("torch")  # its number of threads is that of the option --threads
         options.intra_op_num_threads = torch.get_num_threads() if torch else 0
         options.log_severity_level = 3  # only errors
-        try:
-            self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime defines its own exceptions
-            raise InputError(f"{file}: cannot be loaded ({first_line(error)}); export it again") from None
+        self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         self.pooling = SUMMARY
         outputs = {entry.name: entry.shape for entry in self.session.get_outputs()}
         tokenizer = file.with_name(TOKENIZER)

@@ -1,19 +1,22 @@
-"""Modules of sentence-transformers with the checks and the poolings that it lacks."""
+"""Modules of sentence-transformers with the checks that it lacks, other encoders as modules, and names in folders."""
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from sentence_transformers.sentence_transformer import modules as library
 from torch import nn
 
 from ..errors import InputError
-from .checking import check_layers
-from .prompts import templated
+from ..models.encoders import OtherEncoder
+from .light import LightEncoder
+from .prompts import plain, templated
 from .resolve import base_of
 from .tokens import TOKENIZING
 
@@ -51,18 +54,12 @@ class Transformer(library.Transformer):
         kept = {name: value for name, value in (model_kwargs or {}).items() if name not in IGNORED}
         if backend == "torch":
             kept["dtype"] = torch.float32
-        limit = None if max_seq_length is None else checked_length(max_seq_length)
+        limit = None if max_seq_length is None else int(max_seq_length)
         super().__init__(model_name_or_path, model_kwargs=kept, max_seq_length=limit, backend=backend, **settings)
         tokenizer: Any = self.tokenizer
         if tokenizer is not None:
-            tokenizer.model_max_length = min(checked_length(tokenizer.model_max_length), positions(self.model))
+            tokenizer.model_max_length = min(int(tokenizer.model_max_length), positions(self.model))
             _fit_tokenizer(tokenizer, self.model)
-            special = tokenizer.num_special_tokens_to_add() if hasattr(tokenizer, "num_special_tokens_to_add") else 0
-            if tokenizer.model_max_length <= special:  # texts could not be truncated
-                raise InputError(
-                    f"its maximum length is {tokenizer.model_max_length}, but its tokenizer adds {special} tokens to a "
-                    "text; set a larger max_seq_length"
-                )
 
     def preprocess(self, inputs: Any, prompt: str | None = None, **settings: Any) -> dict[str, Any]:
         """Returns the tokens of texts; see sentence-transformers."""
@@ -82,59 +79,26 @@ class Transformer(library.Transformer):
         if backend != "torch":
             model: nn.Module = super()._load_model(folder, task, config, backend, adapted, **settings)
             return model
-        place = Path(folder, settings.pop("subfolder", ""))
-        base = base_of(place) if adapted else None
-        check_layers(Path(base or place), config)
+        place = str(Path(folder, settings.pop("subfolder", "")))
+        base = base_of(Path(place)) if adapted else None
+        settings |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model, report = super()._load_model(
-                base or str(place),
-                task,
-                config,
-                backend,
-                False,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                **settings,
-            )
-        lost = sorted(report["missing_keys"])
-        missing = [name for name in lost if task != "feature-extraction" or "pooler." not in f".{name}"]
-        if missing:
+            model, report = super()._load_model(base or place, task, config, backend, False, **settings)
+        lost = report["missing_keys"]
+        missing = {name for name in lost if task != "feature-extraction" or "pooler." not in f".{name}"}
+        if faulty := sorted([*missing, *(name for name, *_ in report.get("mismatched_keys") or ())]):
             raise InputError(
-                f"its files lack {len(missing)} of the model's weights ({missing[0]}, ...); the checkpoint is "
-                "incomplete"
+                f"{len(faulty)} of the weights that its config.json declares are missing or have another shape "
+                f"({faulty[0]}, ...); the checkpoint is incomplete"
             )
-        if report.get("mismatched_keys"):
-            name = sorted(report["mismatched_keys"], key=str)[0]
-            raise InputError(f"the shape of {name} does not match its config.json")
         if adapted:
             peft = import_peft("--model")
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", "Found missing adapter keys")
-                try:
-                    model = peft.PeftModel.from_pretrained(model, str(place)).merge_and_unload()
-                except UserWarning:
-                    raise InputError(
-                        "its adapter lacks weights that its adapter_config.json declares; save the adapter again"
-                    ) from None
-        for name, weights in model.named_parameters():
-            if not torch.isfinite(weights).all():
-                raise InputError(f"the weight {name} holds NaN or infinity; use another checkpoint")
+                model = peft.PeftModel.from_pretrained(model, place).merge_and_unload()
         self.has_pooler = getattr(model, "pooler", None) is not None and len(missing) == len(lost)
         return model
-
-
-def checked_length(value: Any) -> int:
-    """Returns a maximum length as an integer; raises ``InputError`` if it is not a number of at least 1."""
-    try:
-        length = int(value)
-    except (TypeError, ValueError, OverflowError):
-        length = 0
-    if length < 1 or isinstance(value, bool) or (isinstance(value, float) and length != value):
-        raise InputError(
-            f"its maximum length (max_seq_length or model_max_length) is {value!r}; set a positive integer"
-        )
-    return length
 
 
 def positions(model: Any) -> int:
@@ -162,13 +126,12 @@ def is_causal(config: Any) -> bool:
 
 def _fit_tokenizer(tokenizer: Any, model: Any) -> None:
     """Checks that a tokenizer suits a model; pads with the EOS token if a decoder has no padding token."""
-    if tokenizer.pad_token is None:
-        if not is_causal(model.config) or tokenizer.eos_token is None:
-            raise InputError("its tokenizer has no padding token; set tokenizer.pad_token and save the tokenizer again")
+    if tokenizer.pad_token is None and is_causal(model.config):
         tokenizer.pad_token = tokenizer.eos_token
-    if "attention_mask" not in tokenizer.model_input_names:  # padding would be read as text
+    if tokenizer.pad_token is None or "attention_mask" not in tokenizer.model_input_names:
         raise InputError(
-            "its tokenizer makes no attention mask; add attention_mask to model_input_names in tokenizer_config.json"
+            "its tokenizer has no padding token, or makes no attention mask, without which padding would be read as "
+            "text; set tokenizer.pad_token, and attention_mask in tokenizer.model_input_names, and save the tokenizer"
         )
     try:
         table = model.get_input_embeddings()
@@ -181,6 +144,38 @@ def _fit_tokenizer(tokenizer: Any, model: Any) -> None:
         )
 
 
+class OtherModule(library.InputModule):
+    """An ``OtherEncoder`` as a module of sentence-transformers."""
+
+    def __init__(self, encoder: OtherEncoder | LightEncoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.tokenizer = None
+        self.precision = "fp32"
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **settings: Any) -> dict[str, Any]:
+        """Returns the texts and the prompt."""
+        return {"texts": list(inputs), "prompt": prompt or ""}
+
+    def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
+        texts, prompt = features["texts"], features["prompt"]
+        size = max(len(texts), 1)
+        if isinstance(self.encoder, LightEncoder):
+            vectors = self.encoder.encode(texts, prompt=prompt, batch_size=size)
+        else:
+            before = plain(prompt, self.encoder.what)
+            texts = [before + text for text in texts]
+            vectors = self.encoder.encode(texts, batch_size=size, precision=self.precision)
+        return {**features, "sentence_embedding": torch.from_numpy(np.ascontiguousarray(vectors))}
+
+    def get_embedding_dimension(self) -> int:
+        return self.encoder.embedding_dim
+
+    def save(self, output_path: str, *arguments: Any, **settings: Any) -> None:
+        """Raises ``InputError``: such encoders have no folder of sentence-transformers."""
+        raise InputError(f"{self.encoder.what}: cannot be saved as a model of sentence-transformers")
+
+
 def split(modules: Iterable[nn.Module]) -> tuple[list[nn.Module], list[nn.Module]]:
     """Returns the modules that pool token vectors (WeightedLayerPooling, Pooling), and those that follow them."""
     after = list(modules)[1:]
@@ -189,23 +184,111 @@ def split(modules: Iterable[nn.Module]) -> tuple[list[nn.Module], list[nn.Module
     return after[:count], after[count:]
 
 
-def check_widths(modules: Sequence[nn.Module], remedy: str = "correct the files of the folder") -> None:
-    """Raises ``InputError`` if a module's input width differs from the output width of the module before it."""
-    width = None
-    module: Any
-    for module in modules:
-        wanted = getattr(module, "in_features", None) or getattr(module, "dimension", None)
-        if isinstance(module, (library.Pooling, library.WeightedLayerPooling)):
-            wanted = module.embedding_dimension
-        reads = getattr(module, "module_input_name", "sentence_embedding")  # else it changes something else
-        if wanted is not None and width is not None and wanted != width and reads == "sentence_embedding":
+def check_width(pooling: Sequence[Any], after: Sequence[nn.Module], declared: str | None) -> None:
+    """Raises ``InputError`` if the module after a pooling was made for another number of dimensions."""
+    width = pooling[-1].get_embedding_dimension()
+    for module in after[:1]:
+        wanted = getattr(module, "in_features", None) or getattr(module, "dimension", None) or width
+        if wanted != width:
             raise InputError(
-                f"the module {type(module).__name__} takes {wanted} dimensions, but gets {width}; {remedy}"
+                f"the module {type(module).__name__} takes {wanted} dimensions, but gets {width}; use the pooler of "
+                f"the model, {declared}"
             )
-        if hasattr(module, "get_embedding_dimension"):
-            width = module.get_embedding_dimension()
 
 
 def normalizes(modules: Sequence[nn.Module]) -> bool:
     """Returns whether the last module scales embeddings to unit length."""
     return bool(modules) and isinstance(modules[-1], library.Normalize)
+
+
+# Names in a saved folder that older releases of sentence-transformers, and programs that read its files, know
+
+# Pooling modes by their keys before release 5.4, in the order in which they are concatenated.
+LEGACY_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+KINDS = ("Transformer", "Pooling", "MaskPooling", "WeightedLayerPooling", "Dense", "LayerNorm", "Dropout", "Normalize")
+
+
+def write_older_names(folder: Path, max_length: int | float | None) -> None:
+    """Changes the JSON files of a saved model to names that older releases, fastembed and llama.cpp can read too."""
+    modules = read(folder / "modules.json")
+    for entry in modules:
+        kind = entry["type"].rsplit(".", 1)[-1]
+        if kind not in KINDS:
+            continue
+        part = folder / entry["path"]
+        entry["type"] = f"sentence_transformers.models.{kind.removeprefix('Mask')}"
+        if kind == "MaskPooling":
+            entry["path"] = entry["path"].replace(kind, "Pooling")
+            part = part.rename(folder / entry["path"])
+        if kind == "Transformer" and max_length is not None:
+            length = int(max_length)
+            write(part / "sentence_bert_config.json", _transformer(read(part / "sentence_bert_config.json"), length))
+            write_limit(part, length)
+        elif "Pooling" in kind:
+            write(part / "config.json", _pooling(read(part / "config.json")))
+    write(folder / "modules.json", modules)
+
+
+def write_limit(folder: Path, max_length: int) -> None:
+    """Changes ``tokenizer_config.json``, if there is one, so that it has one maximum length, ``max_length`` tokens.
+
+    transformers copies the settings of a call from ``tokenizer.json`` to it; fastembed uses the lowest maximum.
+    """
+    path = folder / "tokenizer_config.json"
+    if path.exists():
+        of_a_call = ("max_length", "stride", "truncation_strategy")
+        settings = {name: value for name, value in read(path).items() if name not in of_a_call}
+        write(path, settings | {"model_max_length": max_length})
+
+
+def load_as_stored(folder: Path, tokenizer: Any) -> None:
+    """Changes ``tokenizer_config.json`` so that every loader uses all of ``tokenizer.json``, not only its vocabulary.
+
+    Classes such as BertTokenizer rebuild the normalizer and the post-processor, which would lose a template.
+    """
+    path = folder / "tokenizer_config.json"
+    # With either of these two settings, the generic class rebuilds the post-processor as well.
+    settings = {name: value for name, value in read(path).items() if name not in ("add_bos_token", "add_eos_token")}
+    inputs = {"model_input_names": list(tokenizer.model_input_names)}
+    write(path, {**settings, **inputs, "tokenizer_class": "PreTrainedTokenizerFast"})
+
+
+def _transformer(settings: dict[str, Any], max_length: int) -> dict[str, Any]:
+    """Returns the settings of a transformer without those that are the defaults of all releases."""
+    default = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+    if settings.get("transformer_task") == "feature-extraction" and settings.get("modality_config") == default:
+        names = ("transformer_task", "modality_config", "module_output_name")
+        settings = {name: value for name, value in settings.items() if name not in names}
+    return {**settings, "max_seq_length": max_length, "do_lower_case": False}
+
+
+def _pooling(settings: dict[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a pooling, or of an average of layers, with older keys if they suffice."""
+    width = {"word_embedding_dimension": settings.pop("embedding_dimension")}
+    if settings.get("include_prompt"):
+        del settings["include_prompt"]
+    modes = settings.get("pooling_mode")
+    names = [modes] if isinstance(modes, str) else list(modes or [])
+    if names and names == [mode for mode in LEGACY_MODES.values() if mode in names]:
+        del settings["pooling_mode"]
+        # Older releases have only the first four keys; other keys are written only if needed.
+        keys = [key for key, mode in LEGACY_MODES.items() if mode in names or key in list(LEGACY_MODES)[:4]]
+        width |= {key: LEGACY_MODES[key] in names for key in keys}
+    return width | settings
+
+
+def read(path: Path) -> Any:
+    """Returns the contents of a JSON file."""
+    return json.loads(path.read_text(encoding="utf8"))
+
+
+def write(path: Path, value: object) -> None:
+    """Writes a value to a JSON file."""
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf8")

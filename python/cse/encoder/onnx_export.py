@@ -25,9 +25,9 @@ from ..errors import InputError, RunError
 from ..io import fresh_folder, temporary_folder
 from .base import unit
 from .encoder import Encoder
-from .layout import write_limit
 from .light import MODEL, NOT_INSTALLED, OUTPUT, PROMPT_LENGTH, TOKENIZER
 from .light import ONNX as FOLDER
+from .modules import write_limit
 from .pooling import pooled_layers
 from .resolve import MINILM, best_of_run, find_model
 
@@ -76,8 +76,6 @@ def export_onnx(
     if pooled_layers(pooler, 2) is not None:
         raise InputError(f"{model}: its pooling ({pooler}) needs several layers, but ONNX files hold only the last one")
     encoder = Encoder(name, device="cpu")
-    if encoder[0].module_output_name != "token_embeddings":
-        raise InputError(f"{model}: its embeddings come from the pooler of the checkpoint, which is not exported")
     say = status or (lambda text: None)
     if output is None:
         return _export(encoder, Path(source.path), Path(source.path), int8, say)

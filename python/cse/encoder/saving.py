@@ -16,10 +16,10 @@ import torch
 from ..errors import InputError, first_line
 from ..io import file_mode, fresh_folder, write_text
 from .pooling import POOLERS
-from .trained import SentenceEncoder
 
 if TYPE_CHECKING:
     from .encoder import Encoder
+    from .trained import SentenceEncoder
 
 
 def save_encoder(

@@ -18,10 +18,10 @@ from sentence_transformers.sentence_transformer import modules as library
 from torch import Tensor, nn
 
 from ..errors import InputError, first_line
+from .acceleration import encode_packed, is_hooked, is_packable
 from .device import pick_precision
 from .encoder import Encoder, quiet
-from .modules import Transformer, check_widths, is_causal, normalizes, split
-from .packing import encode_packed, is_hooked, is_packable
+from .modules import Transformer, check_width, is_causal, normalizes, split
 from .pooling_modules import pooler_of, pooling_modules
 from .resolve import Source, naming_model
 from .tokens import POOLED
@@ -44,7 +44,16 @@ class SentenceEncoder(nn.Module):
         eval_pooler: str | None = None,
     ) -> None:
         super().__init__()
-        _check_poolers(pooler, eval_pooler, keep_head)
+        if eval_pooler not in (None, pooler) and (
+            (keep_head and pooler == "cls")
+            or "mask" in (pooler, eval_pooler)
+            or eval_pooler == "cls"
+            or str(eval_pooler).count("+") != pooler.count("+")
+        ):
+            raise InputError(
+                f"--eval-pooler {eval_pooler} cannot be combined with --pooler {pooler}{' --keep-head' * keep_head}: "
+                "it must be a pooler without a head (such as cls_before_pooler) that gives as many dimensions"
+            )
         transformer = encoder[0]
         self._encoder = (encoder,)  # its modules are registered here, in the order of earlier versions
         self.keep_head = keep_head
@@ -64,7 +73,7 @@ class SentenceEncoder(nn.Module):
         self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
         """Computes vectors ``(B, D)`` that training subtracts from the pooled output."""
         self.packed = False
-        """Whether the transformer can encode rows without padding; see ``cse.encoder.packing``."""
+        """Whether the transformer can encode rows without padding; see ``cse.encoder.acceleration``."""
         self.template: Any = None
         self.adapters: str | None = None
         """Name of the LoRA adapters that are trained instead of the weights."""
@@ -87,8 +96,8 @@ class SentenceEncoder(nn.Module):
         self.eval_pooling.requires_grad_(False)
         # A tokenizer that was not made for the model may return token types, which the model may not accept.
         self._dropped = {"token_type_ids"} - set(inspect.signature(self.backbone.forward).parameters)
-        for pooled in (self.pooling, self.eval_pooling):
-            check_widths([transformer, *pooled, *self.stages], f"use the pooler of the model, {source.pooler}")
+        for pooled in filter(len, (self.pooling, self.eval_pooling)):
+            check_width(pooled, self.stages, source.pooler)  # type: ignore[arg-type]
 
     def _pooling(self, pooler: str, declared: list[nn.Module]) -> list[nn.Module]:
         if pooler == pooler_of(declared):
@@ -193,48 +202,39 @@ class SentenceEncoder(nn.Module):
         """
         from transformers import AutoModelForMaskedLM
 
-        name = self.source.name
+        name, path = self.source.name, Path(self.source.path)
         if self.tokenizer.mask_token_id is None:
             raise InputError(f"--mlm-weight: the tokenizer of {name} has no mask token; use a model like BERT")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 model, report = AutoModelForMaskedLM.from_pretrained(
-                    self.source.path, local_files_only=True, output_loading_info=True
+                    path, local_files_only=True, output_loading_info=True
                 )
-        except ValueError as error:
-            raise InputError(f"--mlm-weight: {name} cannot be loaded as a masked language model ({error})") from None
-        model = model.float()
-        setattr(model, model.base_model_prefix, self.backbone)
-        output = model.get_output_embeddings()
-        if output is not None and getattr(model.config, "tie_word_embeddings", True):
-            output.weight = self.backbone.get_input_embeddings().weight
-        missing = mlm_head(model).keys() & set(report["missing_keys"])
-        return model, bool(missing) and not load_mlm_head(model, Path(self.source.path))
+            model = model.float()
+            setattr(model, model.base_model_prefix, self.backbone)
+            output = model.get_output_embeddings()
+            if output is not None and getattr(model.config, "tie_word_embeddings", True):
+                output.weight = self.backbone.get_input_embeddings().weight
+            head = mlm_head(model)
+            new, stored = bool(head.keys() & set(report["missing_keys"])), path / MLM_HEAD
+            if new and stored.is_file():
+                new, weights = False, load_file(stored)
+                with torch.no_grad():
+                    for key, values in head.items():
+                        values.copy_(weights[key])
+        except (ValueError, OSError, SafetensorError, KeyError, RuntimeError) as error:
+            raise InputError(
+                f"--mlm-weight: {name} cannot be loaded as a masked language model ({first_line(error)})"
+            ) from None
+        return model, new
 
     @staticmethod
     def save_masked_language_model(model: nn.Module, folder: Path) -> None:
         """Saves the head of a masked language model in ``folder``, from which ``masked_language_model`` loads it."""
-        (folder / MLM_HEAD).mkdir()
+        (folder / MLM_HEAD).parent.mkdir()
         head = {name: values.detach().cpu().contiguous() for name, values in mlm_head(model).items()}
-        save_file(head, folder / MLM_HEAD / "model.safetensors")
-
-
-def _check_poolers(pooler: str, eval_pooler: str | None, keep_head: bool) -> None:
-    if eval_pooler is None or eval_pooler == pooler:
-        return
-    if keep_head and pooler == "cls":
-        raise InputError(f"--eval-pooler {eval_pooler} cannot be combined with --keep-head, the head of --pooler cls")
-    if "mask" in (pooler, eval_pooler) or eval_pooler == "cls":
-        raise InputError(
-            f"--eval-pooler {eval_pooler} cannot be combined with --pooler {pooler}; omit --eval-pooler, or use "
-            "cls_before_pooler"
-        )
-    if eval_pooler.count("+") != pooler.count("+"):
-        raise InputError(
-            f"--eval-pooler {eval_pooler}: its embeddings do not have the dimensions of --pooler {pooler}; join "
-            "equally many poolers in both"
-        )
+        save_file(head, folder / MLM_HEAD)
 
 
 def load_encoder(
@@ -299,7 +299,7 @@ def check_mask(encoder: SentenceEncoder) -> None:
         )
 
 
-MLM_HEAD = "mlm_head"  # folder next to the encoder
+MLM_HEAD = Path("mlm_head", "model.safetensors")  # next to the encoder
 
 
 def mlm_head(model: Any) -> dict[str, nn.Parameter]:
@@ -307,21 +307,3 @@ def mlm_head(model: Any) -> dict[str, nn.Parameter]:
     shared = model.get_input_embeddings().weight
     prefix = f"{model.base_model_prefix}."
     return {name: p for name, p in model.named_parameters() if not name.startswith(prefix) and p is not shared}
-
-
-def load_mlm_head(model: Any, folder: Path) -> bool:
-    """Loads the head saved in ``folder`` into a masked language model; returns False if there is none."""
-    path = folder / MLM_HEAD / "model.safetensors"
-    if not path.is_file():
-        return False
-    try:
-        weights = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path}: the head cannot be loaded ({first_line(error)})") from None
-    head = mlm_head(model)
-    if {name: values.shape for name, values in head.items()} != {k: v.shape for k, v in weights.items()}:
-        raise InputError(f"{path}: the head belongs to another model; remove its folder, or restore the file")
-    with torch.no_grad():
-        for name, values in head.items():
-            values.copy_(weights[name])
-    return True

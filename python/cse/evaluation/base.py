@@ -37,6 +37,8 @@ class Encodes(Protocol):
 class Adapted:
     """Gives any object with a method ``encode(texts)``, such as a ``SentenceTransformer``, the form of ``Encodes``."""
 
+    encode: Callable[..., npt.NDArray[np.float32]]  # by __getattr__, as encode_query and encode_document
+
     def __init__(self, wrapped: Any, **settings: Any) -> None:
         self.wrapped, self.settings = wrapped, settings
 
@@ -44,17 +46,13 @@ class Adapted:
         if name == "wrapped" or name.startswith("__"):  # of an object that is being copied
             raise AttributeError(name)
         value = getattr(self.wrapped, name)
-        return partial(self._vectors, value) if name.startswith("encode_") and callable(value) else value
-
-    def encode(
-        self, texts: Sequence[str], *, batch_size: int | None = None, progress: Progress | None = None
-    ) -> npt.NDArray[np.float32]:
-        return self._vectors(self.wrapped.encode, texts, batch_size=batch_size, progress=progress)
+        encodes = name.partition("_")[0] == "encode" and callable(value)
+        return partial(self._vectors, value) if encodes else value
 
     def _vectors(
         self, encode: Callable[..., Any], texts: Sequence[str], progress: Progress | None = None, **settings: Any
     ) -> npt.NDArray[np.float32]:
-        settings = self.settings | {name: value for name, value in settings.items() if value is not None}
+        settings = self.settings | settings
         parameter = signature(encode).parameters.get("progress")
         reports = parameter is not None and not isinstance(parameter.default, bool)  # in some encoders, it is a switch
         result = encode(list(texts), **settings, **({"progress": progress} if reports else {}))
@@ -99,24 +97,34 @@ def embed(
     return [vectors[[row[text] for text in column]] for column in columns]
 
 
-def _all_lines(path: Path) -> list[str]:
-    """Returns the lines of a UTF-8 file, which may be compressed (.gz, .zst)."""
+def read_lines(path: Path, blank: bool = False) -> list[tuple[int, str]]:
+    """Returns the lines of a UTF-8 file, which may be compressed, with their numbers from 1; blank ones if wanted."""
     try:
         rows = Corpus.read([str(path)], max_line_bytes=2**40)
     except InputError as error:
         raise InputError(str(error).replace(", or pass --encoding-errors replace", "")) from None
-    return rows.take(range(len(rows)))
+    return [(number, line) for number, line in enumerate(rows.take(range(len(rows))), 1) if blank or line.strip()]
 
 
-def read_lines(path: Path) -> list[tuple[int, str]]:
-    """Returns the non-blank lines of ``_all_lines``, with their line numbers from 1."""
-    return [(number, line) for number, line in enumerate(_all_lines(path), 1) if line.strip()]
+def find_files(folder: Path, names: Sequence[str]) -> list[Path]:
+    """Returns the files of these names in a folder, each as it is or compressed (.gz, .zst)."""
+    paths = [[folder / f"{name}{suffix}" for suffix in ("", ".gz", ".zst")] for name in names]
+    found = [next((path for path in each if path.is_file()), None) for each in paths]
+    return [path for path in found if path is not None]
 
 
-def find_file(folder: Path, names: Sequence[str]) -> Path | None:
-    """Returns the first file of these names in a folder, as it is or compressed (.gz, .zst); None if there is none."""
-    paths = [folder / f"{name}{suffix}" for name in names for suffix in ("", ".gz", ".zst")]
-    return next((path for path in paths if path.is_file()), None)
+def find_file(folder: Path, names: Sequence[str]) -> Path:
+    """Returns the first of ``find_files``; raises ``InputError`` if there is none."""
+    for path in find_files(folder, names):
+        return path
+    raise InputError(f"{folder}: has none of {', '.join(names)}; name the folder that has the file")
+
+
+def needed(data: str | None, what: str) -> str:
+    """Returns the value of ``--data``; raises ``InputError`` if it was not given."""
+    if data is None:
+        raise InputError(f"--data: name {what}")
+    return data
 
 
 @dataclass(frozen=True)
@@ -137,8 +145,8 @@ def read_pairs(path: str | Path) -> Pairs:
     """
     path = Path(path)
     if path.name.lower().removesuffix(".gz").removesuffix(".zst").endswith(".csv"):
-        separator, lines = "commas", csv_records(str(path), (f"{line}\n" for line in _all_lines(path)))
-        records = [(number, fields) for number, fields in lines if any(map(str.strip, fields))]
+        lines = csv_records(str(path), (f"{line}\n" for _, line in read_lines(path, blank=True)))
+        separator, records = "commas", [(number, fields) for number, fields in lines if any(map(str.strip, fields))]
     else:
         separator, records = "tabs", [(number, line.split("\t")) for number, line in read_lines(path)]
     first, names = records[0] if records else (1, [])
@@ -156,18 +164,15 @@ def read_pairs(path: str | Path) -> Pairs:
                 f"{len(names)}; a sentence must not contain the separator"
             )
         numbers = {place for place in numbers if is_number(fields[place])}
-        try:
-            score = number_of(fields[score_at])
-            if score is None:
-                raise ValueError
-            texts.append([" ".join(fields[place].split()) for place in texts_at])
-        except (ValueError, IndexError):
+        score = number_of(fields[score_at]) if len(fields) > 2 else None
+        if score is None:
             header_of = "" if gold else "; a header must name the columns score, sentence1 and sentence2"
             raise InputError(
                 f"{path}: line {number} is not 'score, sentence1, sentence2' separated by {separator}{header_of}"
-            ) from None
+            )
         gold.append(score)
-    if len(gold) < 2 or len(set(gold)) < 2:
+        texts.append([" ".join(fields[place].split()) for place in texts_at])
+    if len(set(gold)) < 2:
         raise InputError(f"{path}: at least two pairs with different scores are needed for a correlation")
     whole = all(score.is_integer() for score in gold)
     counts = whole and len(gold) >= 10 and all(after > before for before, after in pairwise(gold))

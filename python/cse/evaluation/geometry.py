@@ -19,7 +19,7 @@ from ..data.corpus import HELD_OUT_WORDS, Corpus
 from ..data.words import cut_in_two
 from ..errors import InputError
 from ..options import Opt
-from .base import Encodes, Evaluation, Progress, Report, Sample, embed, read_pairs
+from .base import Encodes, Evaluation, Progress, Report, Sample, embed, needed, read_pairs
 
 Vectors = npt.NDArray[np.float64]
 
@@ -87,9 +87,7 @@ class Geometry(Evaluation):
 
     def __init__(self, options: Any, data: str | None) -> None:
         super().__init__(options, data)
-        if data is None:
-            raise InputError("--data: name a TSV file of score, sentence1, sentence2")
-        self.pairs = read_pairs(data)
+        self.pairs = read_pairs(needed(data, "a TSV file of score, sentence1, sentence2"))
         self.texts = list(dict.fromkeys([*self.pairs.left, *self.pairs.right]))
 
     def work(self) -> int:
@@ -177,9 +175,8 @@ class SplitHalf(Evaluation):
 
     def __init__(self, options: Any, data: str | None) -> None:
         super().__init__(options, data)
-        if data is None:
-            raise InputError("--data: name a corpus with one sentence per line")
-        corpus = Corpus.read(readers.resolve(data, options.column, "--set halves.column=NAME"))
+        path = needed(data, "a corpus with one sentence per line")
+        corpus = Corpus.read(readers.resolve(path, options.column, "--set halves.column=NAME"))
         _, first = np.unique(corpus.hashes(), return_index=True)
         long = np.flatnonzero(corpus.word_counts() >= HELD_OUT_WORDS)
         self.texts = corpus.take(np.intersect1d(first, long)[: options.limit])

@@ -7,9 +7,9 @@ are chosen by hashes of their texts, so that they do not depend on the seed of a
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -137,33 +137,32 @@ def halve(sets: Mapping[str, Pairs]) -> tuple[dict[str, Pairs], dict[str, Pairs]
     Groups of pairs that share a sentence, directly or through other pairs, are dealt to the halves in turn, the largest
     first. If a half of a set would have fewer than ``FEWEST`` groups or equal scores, all pairs select, none judge.
     """
-    names = [name for name, pairs in sets.items() for _ in pairs.left]
-    place = np.concatenate([np.arange(len(pairs.left)) for pairs in sets.values()])
-    left, right = ([text for pairs in sets.values() for text in getattr(pairs, side)] for side in ("left", "right"))
+    rows = [
+        (name, place, *pair)
+        for name, pairs in sets.items()
+        for place, pair in enumerate(zip(pairs.left, pairs.right, strict=True))
+    ]
 
     def key(group: Rows) -> tuple[int, bytes]:
-        texts = (text for row in group for text in (left[row], right[row]))
+        texts = (text for row in group for text in rows[row][2:])
         return -len(group), min(hashlib.blake2b(text.encode("utf8", "replace")).digest() for text in texts)
 
-    halves: list[dict[str, list[int]]] = [{name: [] for name in sets}, {name: [] for name in sets}]
-    counts, groups = [0, 0], [Counter[str](), Counter[str]()]
-    for group in sorted(sentence_clusters(left, right), key=key):
+    halves: tuple[list[Rows], list[Rows]] = ([], [])
+    counts = [0, 0]
+    for group in sorted(sentence_clusters([row[2] for row in rows], [row[3] for row in rows]), key=key):
         side = int(counts[1] < counts[0])
         counts[side] += len(group)
-        groups[side].update({names[row] for row in group})
-        for row in group:
-            halves[side][names[row]].append(int(place[row]))
-    split = [{name: _taken(sets[name], sorted(rows)) for name, rows in half.items()} for half in halves]
-    usable = all(
-        groups[side][name] >= FEWEST and len(set(half[name].gold)) > 1
-        for side, half in enumerate(split)
-        for name in sets
-    )
-    return (split[0], split[1]) if usable else (dict(sets), {})
-
-
-def _taken(pairs: Pairs, rows: list[int]) -> Pairs:
-    return Pairs(pairs.gold[rows], [pairs.left[row] for row in rows], [pairs.right[row] for row in rows])
+        halves[side].append(group)
+    split: list[dict[str, Pairs]] = [{}, {}]
+    for half, groups in zip(split, halves, strict=True):
+        for name, pairs in sets.items():
+            own = [[rows[row][1] for row in group if rows[row][0] == name] for group in groups]
+            chosen = sorted(chain.from_iterable(own))
+            texts = ([side[row] for row in chosen] for side in (pairs.left, pairs.right))
+            half[name] = Pairs(pairs.gold[chosen], *texts)
+            if sum(map(bool, own)) < FEWEST or len(set(half[name].gold)) < 2:
+                return dict(sets), {}
+    return split[0], split[1]
 
 
 def scored_pairs(name: str, pairs: Pairs) -> Measure:

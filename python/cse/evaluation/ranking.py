@@ -83,40 +83,34 @@ def as_system(model: Any) -> System:
 
 
 def check_systems(
-    systems: Sequence[System],
-    suites: str | Sequence[str],
-    options: Mapping[str, Mapping[str, Any]] | None,
-    dims: int | None,
+    systems: Sequence[System], suites: str | Sequence[str], options: Mapping[str, Any] | None, dims: int | None
 ) -> None:
     """Raises ``InputError`` for systems that the suites cannot evaluate, or that need a package that is missing."""
     names = [suites] if isinstance(suites, str) else suites
-    if options is not None:
-        tables = [options, *(options.values() if isinstance(options, Mapping) else ())]
-        if not all(isinstance(table, Mapping) for table in tables):
-            raise InputError(f"options: must hold one table of options per suite, got {shown(options)}")
     ranks = {name: EVALUATIONS.get(name, "--suite").ranks for name in names}
-    other = next((name for name, ranking in ranks.items() if not ranking), None)
-    by_passages = any("passages" in (options or {}).get(name, {}) for name, ranking in ranks.items() if ranking)
+    other = next((name for name in names if not ranks[name]), None)
+    by_passages = any("passages" in (options or {}).get(name, {}) for name in names if ranks[name])
+    faults: list[tuple[Any, str]] = []
     if by_passages and all(system.fixed for system in systems):
-        raise InputError(f"--passages has no effect on {systems[0].fixed}; omit --passages")
+        faults.append((True, f"--passages has no effect on {systems[0].fixed}; omit --passages"))
     for system in systems:
+        name, flag = system.model, next(iter(system.flags), "")
         if system.fixed:
-            name = system.model
-            if other is not None:
-                raise InputError(
-                    f"{name}: has no embeddings for --suite {other}; use only --suite retrieval, or a model"
-                )
-            if system.flags:
-                raise InputError(f"{system.flags[0]} has no effect on {system.fixed}; omit {system.flags[0]}")
-            if dims:
-                raise InputError(f"--dims: {name} has no dimensions; leave out one of them")
-        elif system.flags and not any(ranks.values()):
-            flag = system.flags[0]
-            raise InputError(f"{flag} applies only to --suite retrieval; add it, or leave out {flag}")
+            alone = f"{name}: has no embeddings for --suite {other}; use only --suite retrieval, or a model"
+            faults += [
+                (other, alone),
+                (flag, f"{flag} has no effect on {system.fixed}; omit {flag}"),
+                (dims, f"--dims: {name} has no dimensions; leave out one of them"),
+            ]
+        elif not any(ranks.values()):
+            faults.append((flag, f"{flag} applies only to --suite retrieval; add it, or leave out {flag}"))
         if system.model == BM25 or system.fusion:
             from ..search.bm25 import library
 
             library()
+    for fault, message in faults:
+        if fault:
+            raise InputError(message)
 
 
 class ByWords:
@@ -124,18 +118,15 @@ class ByWords:
 
     name = BM25
 
-    def encode(self, texts: Sequence[str], **settings: Any) -> Any:
-        raise InputError(f"{self.name}: has no embeddings; use a model")
-
     def rank_documents(
         self, queries: Texts, documents: Texts, progress: Progress | None = None, depth: int = 100, **settings: Any
     ) -> list[dict[str, float]]:
         """Returns the documents with the highest positive scores; further settings have no effect."""
-        from ..search.bm25 import Bm25
-        from ..search.terms import terms_for
+        from ..search.bm25 import Bm25, terms_for
 
         ids = sorted(documents, reverse=True)
-        index = Bm25.build((documents[key] for key in ids), progress, terms_for([documents[key] for key in ids]))
+        texts = [documents[key] for key in ids]
+        index = Bm25.build(texts, progress, terms_for(texts))
         if progress is not None:
             progress(len(queries))
         scored = [(index.scores(query), index.search(query, depth).tolist()) for query in queries.values()]

@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -29,7 +28,7 @@ from ..encoder.passages import Cutter
 from ..errors import InputError, shown
 from ..io import parse_json
 from ..options import Opt
-from .base import Encodes, Evaluation, Progress, Report, Sample, find_file, read_lines
+from .base import Encodes, Evaluation, Progress, Report, Sample, find_file, needed, read_lines
 from .geometry import DECIMALS, unit
 from .ranking import FromRun
 
@@ -56,22 +55,27 @@ def ndcg(ranking: Sequence[str], relevant: Relevance, depth: int = 10) -> float:
     return discounted(gains) / best if best else 0.0
 
 
+def _ranks(ranking: Sequence[str], relevant: Relevance, depth: int) -> list[int]:
+    """Returns the ranks, from 1, of the relevant documents among the first ``depth``, ascending."""
+    return [rank for rank, document in enumerate(ranking[:depth], 1) if relevant.get(document, 0) > 0]
+
+
 def reciprocal_rank(ranking: Sequence[str], relevant: Relevance, depth: int = 10) -> float:
     """Returns 1 / rank of the first relevant document, or 0 if none is among the first ``depth`` documents."""
-    return next((1 / rank for rank, document in enumerate(ranking[:depth], 1) if relevant.get(document, 0) > 0), 0.0)
+    return next((1 / rank for rank in _ranks(ranking, relevant, depth)), 0.0)
 
 
 def recall(ranking: Sequence[str], relevant: Relevance, depth: int = DEPTH) -> float:
     """Returns the fraction of the relevant documents that rank among the first ``depth``."""
-    wanted = {document for document, value in relevant.items() if value > 0}
-    return len(wanted & set(ranking[:depth])) / len(wanted) if wanted else 0.0
+    count = sum(value > 0 for value in relevant.values())
+    return len(_ranks(ranking, relevant, depth)) / count if count else 0.0
 
 
 def average_precision(ranking: Sequence[str], relevant: Relevance, depth: int = DEPTH) -> float:
     """Returns the mean over the relevant documents of the precision at their ranks, 0 for those below ``depth``."""
-    ranks = [rank for rank, document in enumerate(ranking[:depth], 1) if relevant.get(document, 0) > 0]
     count = sum(value > 0 for value in relevant.values())
-    return sum(number / rank for number, rank in enumerate(ranks, 1)) / count if count else 0.0
+    precisions = (number / rank for number, rank in enumerate(_ranks(ranking, relevant, depth), 1))
+    return sum(precisions) / count if count else 0.0
 
 
 METRICS: dict[str, Callable[[Sequence[str], Relevance], float]] = {
@@ -179,65 +183,51 @@ class Retrieval(Evaluation):
 
     def __init__(self, options: Any, data: str | None) -> None:
         super().__init__(options, data)
-        if data is None or not Path(data).exists():
-            raise InputError("--data: name a folder with corpus, queries and qrels (BEIR or TREC files)")
-        folder = Path(data)
+        folder = Path(needed(data, "a folder with corpus, queries and qrels (BEIR or TREC files)"))
         self.only_judged = folder.is_file()
-        self.documents = {} if self.only_judged else read_texts(folder, "corpus")
         names = (f"qrels/{options.split}.tsv", "qrels.tsv", "qrels.txt", "qrels")
-        path = folder if self.only_judged else find_file(folder, names)
-        if path is None:
-            raise InputError(f"{folder}: has none of {', '.join(names)}")
-        judged = read_judgements(path)
+        self.documents = {} if self.only_judged else read_texts(folder, "corpus")
+        judged = read_judgements(folder if self.only_judged else find_file(folder, names))
         queries = dict.fromkeys(judged, "") if self.only_judged else read_texts(folder, "queries")
-        self.judgements: dict[str, dict[str, int]] = {}
-        for query, relevant in judged.items():
-            if query not in queries:
-                raise InputError(f"{folder}: the judgements name the query {query!r}, which is not among the queries")
-            if any(value > 0 for value in relevant.values()):
-                self.judgements[query] = relevant
-        if not self.judgements:
-            raise InputError(f"{folder}: no query has a relevant document")
-        named = {document for relevant in self.judgements.values() for document, value in relevant.items() if value > 0}
-        self.missing = 0 if self.only_judged else len(named - set(self.documents))
+        if unknown := sorted(judged.keys() - queries):
+            raise InputError(f"{folder}: the judgements name the query {unknown[0]!r}, which is not among the queries")
+        wanted = {query: {each for each, value in judged[query].items() if value > 0} for query in judged}
+        self.judgements = {query: judged[query] for query in judged if wanted[query]}
+        named = set[str]().union(*wanted.values())
+        self.missing = 0 if self.only_judged else len(named - self.documents.keys())
         if self.missing == len(named):
-            raise InputError(f"{folder}: none of the relevant documents is in the corpus; do the ids match?")
+            raise InputError(f"{folder}: no query has a relevant document in the corpus; do the ids match?")
         self.queries = {query: queries[query] for query in self.judgements}
         self.without_same_id = options.same_id == "drop" or (options.same_id == "auto" and self._are_documents())
 
     def _are_documents(self) -> bool:
         """Returns whether more than half of the queries are in the text of the document with their id."""
-        count = 0
-        for query, text in self.queries.items():
-            own, whole = (" ".join(content.split()) for content in (text, self.documents.get(query, "")))
-            count += bool(own) and own in whole
-        return 2 * count > len(self.queries)
+        texts = ((text.split(), self.documents.get(query, "").split()) for query, text in self.queries.items())
+        return 2 * sum(bool(own) and " ".join(own) in " ".join(whole) for own, whole in texts) > len(self.queries)
 
     def work(self) -> int:
         return len(self.queries) + len(self.documents)
 
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
-        depth = DEPTH + self.without_same_id
         if self.only_judged and not isinstance(encoder, FromRun):
             raise InputError(f"--data {self.data}: judgements alone are enough for run:FILE only; name a folder")
-        ranked = ranker_of(encoder)(self.queries, self.documents, progress, depth=depth, passages=self.options.passages)
+        settings = {"depth": DEPTH + self.without_same_id, "passages": self.options.passages}
+        ranked = ranker_of(encoder)(self.queries, self.documents, progress, **settings)
         rankings: dict[str, dict[str, float]] = dict(zip(self.queries, ranked, strict=True))
-        if self.without_same_id:
-            for query, ranking in rankings.items():
-                kept = ((document, score) for document, score in ranking.items() if document != query)
-                rankings[query] = dict(islice(kept, DEPTH))
+        for query in rankings if self.without_same_id else ():
+            kept = [item for item in rankings[query].items() if item[0] != query]
+            rankings[query] = dict(kept[:DEPTH])
         pairs = [(list(rankings[query]), relevant) for query, relevant in self.judgements.items()]
         values = {name: np.array([100 * metric(*pair) for pair in pairs]) for name, metric in METRICS.items()}
         row: dict[str, Any] = {"task": str(self.data), "queries": len(self.queries), "documents": len(self.documents)}
         row |= {name: float(scores.mean()) for name, scores in values.items()}
-        per_query = values["ndcg@10"]
         notes = [f"relevant documents that are not in the corpus: {self.missing:,}"] if self.missing else []
         if self.without_same_id:
             notes.append("the document with the id of the query is left out of each ranking (retrieval.same_id)")
         if known := PUBLISHED.get((len(self.queries), len(self.documents))):
             row["published ndcg@10"] = known[1]
             notes.append(f"published ndcg@10: all-MiniLM-L6-v2 on {known[0]}, by embeddings alone (MTEB)")
-        samples = [Sample(f"{self.data}: ndcg@10", per_query)]
+        samples = [Sample(f"{self.data}: ndcg@10", values["ndcg@10"])]
         return Report([row], notes=notes, rankings=rankings, samples=samples)
 
 
@@ -258,8 +248,6 @@ def read_texts(folder: Path, name: str) -> dict[str, str]:
     """Reads ``NAME.jsonl`` or ``NAME.tsv``; returns the texts by id, each preceded by its title, if any."""
     texts: dict[str, str] = {}
     path = find_file(folder, [f"{name}.jsonl", f"{name}.tsv"])
-    if path is None:
-        raise InputError(f"{folder}: has neither {name}.jsonl nor {name}.tsv")
     for number, line in read_lines(path):
         if ".jsonl" in path.suffixes:
             record = parse_json(line, Document, f"{path}: line {number}")
@@ -273,8 +261,6 @@ def read_texts(folder: Path, name: str) -> dict[str, str]:
         if key in texts:
             raise InputError(f"{path}: line {number} repeats the id {shown(key)}")
         texts[key] = text
-    if not texts:
-        raise InputError(f"{path}: the file is empty")
     return texts
 
 

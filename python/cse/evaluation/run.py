@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike, fspath
@@ -172,8 +171,6 @@ def compare_models(
     **settings: Any,
 ) -> list[Comparison]:
     """Compares the first list of models with each further list; see ``compare`` and ``evaluate``."""
-    if unknown := settings.keys() - inspect.signature(evaluate).parameters.keys():  # before data are read
-        raise TypeError(f"compare() got an unexpected keyword argument {min(unknown)!r}")
     sizes = {len(side) for side in sides}
     if seeds and (len(sizes) > 1 or min(sizes) < 2):
         raise InputError("--seeds: every side must list the same number of checkpoints, at least two: A1,A2 B1,B2")
@@ -213,8 +210,10 @@ def _evaluated(
         groups.setdefault(system.model_key, {})[system.key] = system
     counts = [(task, len(group) if task.ranks else 1) for task in suites.values() for group in groups.values()]
     advance = counted(sum(count * task.work() for task, count in counts), progress)
-    results = [_evaluated_model(group, suites, advance, dims=dims, **loading) for group in groups.values()]
-    return {key: result for found in results for key, result in found.items()}
+    results: dict[Any, EvaluationResult] = {}
+    for group in groups.values():
+        results |= _evaluated_model(group, suites, advance, dims=dims, **loading)
+    return results
 
 
 def _evaluated_model(
@@ -225,12 +224,12 @@ def _evaluated_model(
 
     name, encoder = _load(next(iter(systems.values())).model, **loading)
     advance(0)
-    views = [_view(encoder, system) for system in systems.values()]
+    views = {key: _view(encoder, system) for key, system in systems.items()}
     reports: dict[Any, dict[str, Report]] = {key: {} for key in systems}
     for title, suite in suites.items():
-        scored = [suite(view, advance) for view in views] if suite.ranks else [suite(encoder, advance)] * len(views)
-        for line, report in zip(reports.values(), scored, strict=True):
-            line[title] = report
+        common = None if suite.ranks else suite(encoder, advance)
+        for key, view in views.items():
+            reports[key][title] = common or suite(view, advance)
     about, notes = ("", "", ""), []
     if isinstance(encoder, Encoder):
         about = (encoder.pooling, encoder.precision, encoder.precision_reason)
@@ -250,7 +249,7 @@ def opened(system: System, **loading: Any) -> Any:
     return _view(_load(system.model, **loading)[1], system)
 
 
-def _view(encoder: Encodes, system: System) -> Any:
+def _view(encoder: Any, system: System) -> Any:
     from ..encoder.encoder import Encoder
 
     if system.fusion is None:
@@ -261,25 +260,24 @@ def _view(encoder: Encodes, system: System) -> Any:
 
 
 def _load(
-    model: str | PathLike[str] | Encodes,
+    model: Any,
     pooler: str | None = None,
     device: str = "auto",
     precision: str = "fp32",
     prompt: str | None = None,
     threads: int | None = None,
     dims: int | None = None,
-) -> tuple[str, Encodes]:
+) -> tuple[str, Any]:
     """Sets the number of threads, and returns the name of a model and its encoder."""
-    if threads is not None:
-        from ..encoder.device import set_threads
-
-        set_threads(check_integer(threads, "threads", 0))
-    if System(model).fixed:
-        ranker = ByWords() if model == BM25 else FromRun(str(model).removeprefix(RUN))
-        return ranker.name, ranker
+    from ..encoder.device import set_threads
     from ..encoder.encoder import Encoder
     from ..encoder.resolve import best_of_run
 
+    if threads is not None:
+        set_threads(check_integer(threads, "threads", 0))
+    if System(model).fixed:
+        ranker = ByWords() if model == BM25 else FromRun(model.removeprefix(RUN))
+        return ranker.name, ranker
     if isinstance(model, (str, PathLike)):
         name = best_of_run(fspath(model))
         return name, Encoder(name, pooler=pooler, device=device, precision=precision, prompt=prompt, dims=dims)
@@ -303,19 +301,18 @@ def option_tables(settings: Iterable[str]) -> dict[str, dict[str, Any]]:
 def open_suites(
     names: str | Sequence[str],
     data: str | PathLike[str] | None,
-    options: Mapping[str, Mapping[str, Any]] | None = None,
+    options: Options | None = None,
     allow_partial: bool = False,
 ) -> dict[str, Evaluation]:
     """Creates evaluations by name; each reads and checks its data."""
-    names = [names] if isinstance(names, str) else list(names)
-    tables = dict(options or {})
+    names, tables = [names] if isinstance(names, str) else list(names), options or {}
     if unused := sorted(set(tables) - set(names)):
         raise InputError(f"--set {unused[0]}.OPTION: {unused[0]} is not among the suites; add --suite {unused[0]}")
     evaluations = {}
     for name in dict.fromkeys(names):
         kind = EVALUATIONS.get(name, "--suite")
-        table = tables.get(name, {})
+        table = dict(tables.get(name, {}))
         if allow_partial and "allow_partial" in {option.name for option in options_of(kind.Options)}:
-            table = {"allow_partial": True, **table}
+            table.setdefault("allow_partial", True)
         evaluations[name] = kind(parse_options(name, kind.Options, table), None if data is None else fspath(data))
     return evaluations

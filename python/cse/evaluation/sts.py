@@ -6,7 +6,7 @@ All subsets of a task are concatenated; the score is Spearman's correlation x 10
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..options import Opt
-from .base import Encodes, Evaluation, Pairs, Progress, Report, Sample, embed, find_file, read_pairs
+from .base import Encodes, Evaluation, Pairs, Progress, Report, Sample, embed, find_file, find_files, needed, read_pairs
 from .geometry import DECIMALS, alignment, uniformity, unit
 
 # Title and number of pairs of each complete task, keyed by the stem of its file name. The numbers are SentEval's.
@@ -67,13 +67,9 @@ def find_tasks(folder: str | Path) -> list[Task]:
     if not folder.is_dir():
         raise InputError(f"--data {folder}: no such file or folder")
     known = {**SEVEN, **DEV}
-    tasks = [
-        Task(key, title, count, path)
-        for key, (title, count) in known.items()
-        if (path := find_file(folder, [f"{key}.tsv"])) is not None
-    ]
+    tasks = [Task(key, *known[key], path) for key in known for path in find_files(folder, [f"{key}.tsv"])]
     if not tasks:
-        other = "; for its corpus.jsonl, add --suite retrieval" if find_file(folder, ["corpus.jsonl"]) else ""
+        other = "; for its corpus.jsonl, add --suite retrieval" if find_files(folder, ["corpus.jsonl"]) else ""
         raise InputError(f"--data {folder} has none of {', '.join(f'{key}.tsv' for key in known)}{other}")
     return tasks
 
@@ -104,22 +100,17 @@ def clean_development(folder: str | Path) -> dict[str, Pairs]:
 
     1,135 of the 1,496 distinct pairs of STS-B dev are pairs of a test set. Of equal pairs, the first is kept.
     """
-    folder = Path(folder)
 
-    def pairs_of(key: str) -> Pairs:
-        path = find_file(folder, [f"{key}.tsv"])
-        if path is None:
-            raise InputError(f"--data {folder} has no {key}.tsv, which the clean development set needs; add it")
-        return read_pairs(path)
+    def rows_of(keys: Iterable[str]) -> Iterator[tuple[float, str, str]]:
+        for pairs in (read_pairs(find_file(Path(folder), [f"{key}.tsv"])) for key in keys):
+            yield from zip(pairs.gold, pairs.left, pairs.right, strict=True)
 
-    tests = [pairs_of(key) for key in SEVEN]
-    tested = {pair_key(*pair) for each in tests for pair in zip(each.left, each.right, strict=True)}
+    tested = {pair_key(left, right) for _, left, right in rows_of(SEVEN)}
     clean = {}
     for title, keys in CLEAN_FILES.items():
-        rows = [row for each in map(pairs_of, keys) for row in zip(each.gold, each.left, each.right, strict=True)]
-        first = {pair_key(left, right): (gold, left, right) for gold, left, right in reversed(rows)}
+        first = {pair_key(*row[1:]): row for row in reversed([*rows_of(keys)])}
         kept = [row for key, row in reversed(first.items()) if key not in tested]
-        if len({gold for gold, _, _ in kept}) < 2:
+        if len({score for score, *_ in kept}) < 2:
             raise InputError(f"--data {folder}: {title}: fewer than two pairs of different scores remain; add all rows")
         gold, left, right = zip(*kept, strict=True)
         clean[title] = Pairs(np.array(gold, dtype=np.float64), list(left), list(right))
@@ -197,9 +188,7 @@ class STS(Evaluation):
 
     def __init__(self, options: Any, data: str | None) -> None:
         super().__init__(options, data)
-        if data is None:
-            raise InputError("--data: name the folder of the STS files (sts12.test.tsv, ..., sickr.test.tsv)")
-        self.tasks = self.load(data)
+        self.tasks = self.load(needed(data, "the folder of the STS files (sts12.test.tsv, ..., sickr.test.tsv)"))
 
     def load(self, data: str) -> list[tuple[Task, Pairs]]:
         return load_tasks(data, self.options.allow_partial)

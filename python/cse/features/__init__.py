@@ -51,7 +51,7 @@ HOOKS: Registry[type[Hook]] = Registry("hook", "cse.hooks")
 ENCODER_METHODS: Registry[type[EncoderMethod]] = Registry(
     "encoder method",
     "cse.encoder_methods",
-    {"lora": "cse.features.lora:LoRA"},
+    {"lora": "cse.features.base:LoRA"},
     options={"lora": "cse.features:LoRAOptions"},
 )
 """Methods that change the encoder, by name: ``cse train --encoder-method NAME``."""

@@ -1,18 +1,23 @@
-"""Base classes of feature methods, encoder methods and hooks. This module imports torch."""
+"""Base classes of feature methods, encoder methods and hooks, and LoRA. This module imports torch."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
+from ..encoder.modules import import_peft
+from ..errors import InputError, first_line
 from ..options import WithOptions
 from ..views import BatchStep as BatchStep
 from ..views import Role, embedding_output, parts_of
 from ..views import RowStep as RowStep
 from ..views import Views as Views
+from . import LoRAOptions
 
 if TYPE_CHECKING:
     from ..context import Context
@@ -34,7 +39,7 @@ class Method(WithOptions, nn.Module):
         self.options = options
 
 
-class FeatureMethod(Method):
+class FeatureMethod(Method, ABC):
     """Base class of methods that change or add embeddings, between the encoder and the loss.
 
     A feature method receives the embeddings of the whole batch, which are the same in all processes of the run.
@@ -50,9 +55,9 @@ class FeatureMethod(Method):
     encodes: ClassVar[bool] = False
     """Whether the method adds embeddings of an encoder. Beside it, another method with ``other_space`` is refused."""
 
+    @abstractmethod
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the changed views of a batch; see ``Views.replace`` and ``Views.with_negatives``."""
-        raise TypeError(f"{type(self).__name__} does not define forward")
 
 
 class EncoderMethod(Method):
@@ -112,3 +117,55 @@ def hooked(hook: Hook, backbone: nn.Module, tokens: dict[str, Tensor], step: Row
         for number in hook.layers(len(blocks), step):
             stack.callback(blocks[number].register_forward_pre_hook(before(number), with_kwargs=True).remove)
         yield
+
+
+# Matches the layers of a pooler, which have no gradient if the pooler is not used.
+UNUSED = r"(.*\.)?pooler\..*"
+
+
+class LoRA(EncoderMethod):
+    """Replaces the weights W of linear layers with W + alpha / rank * B A, where W is frozen and B starts at 0.
+
+    See Hu et al. 2021, arXiv:2106.09685; peft implements the adapters.
+    Only the adapters and, if there is one, the MLP head are trained and stored in checkpoints. When the encoder is
+    saved, the adapters are added to the weights. ``--merge-with-base WEIGHT`` multiplies B by 1 - WEIGHT for this.
+    """
+
+    Options = LoRAOptions
+    summary = "trains low-rank adapters instead of the weights (LoRA, with peft)"
+    recordable = True
+
+    def __init__(self, options: LoRAOptions, context: Context) -> None:
+        super().__init__(options, context)
+        peft = import_peft(f"--lora {options.rank}")
+        encoder = context.trained
+        source = encoder.source
+        for folder in (Path(name) for name in (source.path, source.base) if name is not None):
+            for path in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
+                context.depends_on(path)
+        shapes = [layer.weight.shape for layer in encoder.backbone.modules() if isinstance(layer, nn.Linear)]
+        if options.rank > (widest := max(map(min, shapes), default=options.rank)):
+            raise InputError(
+                f"--lora {options.rank}: the layers of {source.name} have at most {widest} dimensions; use a lower rank"
+            )
+        head = encoder.head
+        encoder.requires_grad_(False)
+        if head is not None:
+            head.requires_grad_(True)
+        config = peft.LoraConfig(
+            r=options.rank,
+            lora_alpha=options.alpha or 2 * options.rank,
+            lora_dropout=options.dropout,
+            target_modules=list(options.targets) or "all-linear",
+            exclude_modules=None if encoder.use_trained_pooler else UNUSED,
+        )
+        try:
+            peft.inject_adapter_in_model(config, encoder.backbone)
+        except ValueError as error:
+            raise InputError(f"lora.targets: {', '.join(options.targets)}: {first_line(error)}") from None
+        encoder.adapters = "default"  # the name that peft gives them
+
+    @classmethod
+    def implies(cls, options: Any) -> dict[str, Any]:
+        """Returns a learning rate of 1e-4, higher than usual because B starts at 0; this rate was not tuned."""
+        return {"lr": 1e-4}

@@ -11,6 +11,7 @@ handles chunks, precision, processes without rows, training mode and devices, so
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from ..context import Context
 
 
-class LossTerm(WithOptions, nn.Module):
+class LossTerm(WithOptions, nn.Module, ABC):
     """Base class of ``RowTerm`` and ``BatchTerm``, from which loss terms are derived.
 
     The loss of a batch is the sum of its terms; each term applies its weight itself. A term may have parameters, which
@@ -73,21 +74,21 @@ class RowTerm(LossTerm):
     logged: ClassVar[tuple[str, ...]] = ()
     """Names of the ``metrics``; declared here because a process without rows does not call ``forward``."""
 
+    @abstractmethod
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
         """Returns two scalar tensors: the sum over all items of these rows, and the number of items.
 
         Called with at least one row: once per batch or, with ``--chunk-size``, once per chunk, and again when the chunk
         is recomputed in the backward pass. The totals over all chunks must not depend on how the rows are divided.
         """
-        raise TypeError(f"{type(self).__name__} does not define forward")
 
 
 class BatchTerm(LossTerm):
     """Base class of terms that compare the rows of a batch with each other."""
 
+    @abstractmethod
     def forward(self, views: Views, step: BatchStep) -> Tensor:
         """Returns the value of the term for the batch, a scalar tensor."""
-        raise TypeError(f"{type(self).__name__} does not define forward")
 
     def partner_views(self, roles: Mapping[str, Role]) -> tuple[int, list[str]] | None:
         """Returns the number of views that need mixing partners, and the names of the views that supply them.

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from ..views import BatchStep, Role, Views, equal_entries, roles_by_name
+from . import ContrastiveOptions, incompatibility
 from .base import LOGITS, BatchTerm, mixture_similarity, release_similarities
-from .options import ContrastiveOptions, incompatibility
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,6 @@ def contrastive_loss(
     pairs = len(layout.pairs) > 1
     if problem := incompatibility(objective=objective, logits=logits, mixed=mixed, synthetic_pairs=pairs):
         raise ValueError(problem)
-    if hard_negative_weight != 1.0 and "hard_negative" not in views:
-        raise ValueError("--hard-negative-weight needs a column of hard negatives; give --pairs three columns")
     shape = LOGITS[logits]
     anchors = torch.cat([views[name] for name in layout.anchors])
     candidates = torch.cat([views[name] for name in layout.candidates + layout.columns])
@@ -110,6 +108,7 @@ def contrastive_loss(
         similarity, missing = _own_similarities(views, layout, own_negatives)
         extra.append(shape(similarity, None, temperature, margin).masked_fill(missing, -math.inf))
     if mixed == "paper":
+        assert partners is not None, "mixed negatives need partners; see cse.rng.partners"
         similarity, missing = _mixed_similarities(
             anchors, candidates, layout, partners, mix_lambda, equal, stop_gradient
         )
@@ -137,11 +136,6 @@ def arrange(views: Mapping[str, Tensor], objective: str, roles: Mapping[str, Rol
     """Returns the layout of the similarity matrix for these views."""
     roles = roles or roles_by_name(views)
     named = {role: [name for name in views if roles[name] == role] for role in ("anchor", "positive", "negative")}
-    if not named["anchor"] or len(named["anchor"]) != len(named["positive"]):
-        raise ValueError(
-            f"views: {len(named['anchor'])} of role anchor and {len(named['positive'])} of role positive; "
-            "need the same number of each, and at least one"
-        )
     pairs = list(zip(named["anchor"], named["positive"], strict=True))
     sizes = {name: len(z) for name, z in views.items()}
     batch, device = sizes[pairs[0][0]], views[pairs[0][0]].device
@@ -184,7 +178,7 @@ def _mixed_similarities(
     anchors: Tensor,
     candidates: Tensor,
     layout: Layout,
-    partners: Tensor | None,
+    partners: Tensor,
     mix_lambda: float,
     equal: Tensor | None,
     stop_gradient: bool,
@@ -193,8 +187,6 @@ def _mixed_similarities(
 
     The mask is True for anchors whose partner comes from their own row or, by ``equal``, shares a key with them.
     """
-    if partners is None:
-        raise ValueError("partners: required for mixed negatives; see cse.rng.partners")
     batch = layout.sizes[layout.pairs[0][0]]
     alone = partners % batch == torch.arange(len(anchors), device=anchors.device) % batch
     if equal is not None:
@@ -310,7 +302,11 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
     batch = len(s)
     summary = {"cos_pos": _mean(s.diagonal(), masks.get("positive"))}
     if batch > 1:
-        summary["cos_neg"] = _mean_negative(s, masks)
+        if "positive" in masks:  # rows and columns without a positive are left out
+            pairs = (masks["positive"][:, None] & masks["positive"][None, :]).fill_diagonal_(False)
+            summary["cos_neg"] = (s * pairs).sum() / pairs.sum()
+        else:
+            summary["cos_neg"] = (s.sum() - s.diagonal().sum()) / (batch * (batch - 1))
         summary["alignment"] = 2 - 2 * summary["cos_pos"]  # |x - y|^2 of unit vectors
         close = torch.exp(-2 * (2 - 2 * h["anchor"] @ h["anchor"].T).clamp(min=0))
         summary["uniformity"] = torch.log((close.sum() - close.diagonal().sum()) / (batch * (batch - 1)))
@@ -329,16 +325,6 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
                     compared = compared & masks[name]
                 summary["syn_harder"] = _mean((own > hardest).float(), compared)
     return summary
-
-
-def _mean_negative(s: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
-    """Returns the mean of the off-diagonal entries of ``s``, ``(B, B)``, whose row and column are both valid."""
-    batch = len(s)
-    if "positive" not in masks:
-        return (s.sum() - s.diagonal().sum()) / (batch * (batch - 1))
-    holds = masks["positive"]
-    pairs = (holds[:, None] & holds[None, :]).fill_diagonal_(False)
-    return (s * pairs).sum() / pairs.sum()
 
 
 def _mean(values: Tensor, mask: Tensor | None) -> Tensor:

@@ -1,10 +1,13 @@
-"""Plots of training logs, of focal re-scaling, and of held-out texts before and after training."""
+"""The plots of a run: its log, focal re-scaling, and held-out texts before and after training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property, partial
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,20 +15,21 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..evaluation.geometry import effective_rank, unit
-from .held_out import Compared
+from .held_out import Compared, compare_models
 from .runs import StoredRun
-from .style import GRID, INK, Panel, legend, line_style, log_axis, step_axis
+from .style import GRID, INK, Panel, labelled, line_style, log_axis, step_axis, write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Vector = npt.NDArray[np.float64]
+Draw = Callable[["Axes"], object]
 
 # Maximum number of points of a line; a longer log is averaged over groups of consecutive steps.
 POINTS = 240
 # Maximum number of arrows on the path of a run in the plot of alignment against uniformity; bars of a histogram.
 ARROWS, BINS = 8, 50
-COSINES = {
+COSINES: dict[str, str | None] = {
     "cos_pos": "positives",
     "cos_neg": "in-batch negatives",
     "cos_mix": "mixed negatives",
@@ -64,7 +68,7 @@ def _by_step(
     records: Sequence[dict[str, Any]],
     labels: Mapping[str, str | None],
     axis: str,
-    more: Callable[[Axes], object] = lambda axes: None,
+    more: Draw = lambda axes: None,
 ) -> list[Panel]:
     """Returns a panel with a line over the steps for each metric that ``labels`` name; [] if no line changes."""
     lines = [(number, label, *thinned(*series(records, key))) for number, (key, label) in enumerate(labels.items())]
@@ -78,16 +82,13 @@ def _by_step(
                 axes.plot(steps, values, label=label, marker=marker, markersize=3, **line_style(number))
         more(axes)
         step_axis(axes)
-        axes.set_ylabel(axis)
-        legend(axes)
+        labelled(axes, "step", axis)
 
     return [Panel(title, caption, draw)]
 
 
 def training_panels(run: StoredRun) -> list[Panel]:
-    """Returns panels of loss and learning rate by step; raises ``InputError`` if no step was logged."""
-    if not run.steps:
-        raise InputError(f"{run.folder}: its log has no steps; the run ended before any step was logged")
+    """Returns panels of loss and learning rate by step."""
     terms = list(dict.fromkeys(key for record in run.steps for key in record if key.startswith("loss/")))
     losses: dict[str, str | None] = {"loss": None}
     if len(terms) > 1:
@@ -120,30 +121,23 @@ def score_panels(run: StoredRun) -> list[Panel]:
         colour = line_style(0)["color"]
         if len(errors) == len(y):
             axes.fill_between(x, y - 1.96 * errors, y + 1.96 * errors, color=colour, alpha=0.22, lw=0)
-        best = run.best
-        if best.get(metric) is not None:
-            axes.plot(best["step"], best[metric], "o", ms=10, mfc="none", mec=colour)
+        if run.best.get(metric) is not None:
+            axes.plot(run.best["step"], run.best[metric], "o", ms=10, mfc="none", mec=colour)
         axes.margins(x=0.06)
 
-    caption = "Score of each evaluation; step 0 is before training. The ring marks the step that was saved as best."
+    caption = "Score of each evaluation; step 0 is before training."
     if metric == "mrr":
         caption = (
             "Retrieval of one half of a held-out sentence with the other half as the query, with 95 % intervals "
-            "(1.96 standard errors). The score falls when embeddings collapse, but does not measure similarity. "
-            "The ring marks the step that was saved as best."
+            "(1.96 standard errors). The score falls when embeddings collapse, but does not measure similarity."
         )
+    caption += " The ring marks the step that was saved as best."
     axis = SCORES[metric]
-    title = axis[0].upper() + axis[1:]
-    return _by_step(title, caption, run.evaluations, {metric: None}, axis, best_and_interval)
+    return _by_step(axis[0].upper() + axis[1:], caption, run.evaluations, {metric: None}, axis, best_and_interval)
 
 
 def cosine_panels(run: StoredRun) -> list[Panel]:
     """Returns a panel of mean cosines by step."""
-    if not any(record.get(name) is not None for name in COSINES for record in run.steps):
-        raise InputError(
-            f"{run.folder}: no step in its log has cosines of positives and negatives; "
-            "older versions of cse did not log them"
-        )
     caption = (
         "Mean cosine of the anchors of a batch with their positives and their negatives. Negatives are hard if their "
         "cosine is close to that of the positives. Negatives with far lower cosines contribute little to the "
@@ -154,16 +148,14 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
 
 def alignment_panels(run: StoredRun) -> list[Panel]:
     """Returns a panel of alignment against uniformity, a point per evaluation, as in figure 2 of SimCSE."""
-    records = [record for record in run.evaluations if record.get("alignment") is not None]
-    if not run.metric or not records:
-        raise InputError(f"{run.folder}: its evaluations have no alignment and uniformity")
     of = "close pairs of the development set" if run.metric == "spearman" else "halves of held-out sentences"
     caption = (
         "Lower is better on both axes: alignment is the mean squared distance between positives, here the "
         f"{of}; uniformity is lower if sentences are spread more evenly. The path begins at the ring, before "
         "training, and its arrows point towards the last step."
     )
-    points = [(record["uniformity"], record["alignment"]) for record in records]
+    records = run.evaluations if run.metric else []
+    points = [(each["uniformity"], each["alignment"]) for each in records if each.get("alignment") is not None]
 
     def path(axes: Axes) -> None:
         x, y = zip(*points, strict=True)
@@ -177,8 +169,7 @@ def alignment_panels(run: StoredRun) -> list[Panel]:
             tail = points[max(start, end - 1)]
             axes.annotate("", xy=points[end], xytext=tail, arrowprops={**arrow, "mutation_scale": 13})
         axes.margins(0.12)
-        axes.set_xlabel("uniformity")
-        axes.set_ylabel("alignment")
+        labelled(axes, "uniformity", "alignment")
 
     return [Panel("Alignment and uniformity", caption, path)] if len(set(points)) > 1 else []
 
@@ -197,8 +188,7 @@ def models_panel(runs: Sequence[StoredRun]) -> Panel:
             axes.annotate(name, place, xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8, color=INK)
         axes.figure.colorbar(points, ax=axes, label=SCORES["spearman"])
         axes.margins(0.15)
-        axes.set_xlabel("uniformity")
-        axes.set_ylabel("alignment")
+        labelled(axes, "uniformity", "alignment")
 
     caption = "The models in best/, coloured by Spearman's correlation x 100 on the development set."
     return Panel("Models", caption, draw)
@@ -211,36 +201,29 @@ def focal_panels(run: StoredRun, margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3,
     own = float(run.settings["contrastive.margin"]) if run.config.get("loss") == "focal" else None
     tau = 0.05 if own is None else float(run.settings["temperature"])
     s = np.linspace(-1, 1, 401)
-    # By margin, the logits of negatives at temperature 1, and their derivatives by the cosine.
+    # By margin, the logits of negatives at temperature 1.
     chosen = sorted({*margins} if own is None else {*margins, own})
-    curves = {margin: (np.asarray(focal(s, None, 1.0, margin)), 2 * s + margin) for margin in chosen}  # type: ignore[arg-type]  # arrays work as well
+    curves = {margin: np.asarray(focal(s, None, 1.0, margin)) for margin in chosen}  # type: ignore[arg-type]  # arrays work as well
 
     def draw(axes: Axes) -> None:
         axes.plot(s, s, color=INK, lw=1, label="not re-scaled")
-        for number, (margin, (logits, _)) in enumerate(curves.items()):
+        for number, (margin, logits) in enumerate(curves.items()):
             name = f"m = {margin:g}" + (", this run" if margin == own else "")
             width = 2.8 if margin == own else 1.3
             axes.plot(s, logits, label=name if margin else "positives (m = 0)", **{**line_style(number), "lw": width})
         axes.axhline(0, color=GRID, lw=1, zorder=0)
-        axes.set_xlabel("cosine s")
-        axes.set_ylabel("re-scaled similarity")
-        legend(axes)
+        labelled(axes, "cosine s", "re-scaled similarity")
 
     def draw_weights(axes: Axes) -> None:
-        named = {
-            "not re-scaled": (s, np.ones_like(s)),
-            **{f"m = {margin:g}": curve for margin, curve in curves.items()},
-        }
-        for number, (name, (logits, slopes)) in enumerate(named.items()):
+        named = {f"m = {margin:g}": (logits, 2 * s + margin) for margin, logits in curves.items()}
+        for number, (name, (logits, slopes)) in enumerate({"not re-scaled": (s, np.ones_like(s)), **named}.items()):
             # The derivative of the loss by the cosine of a negative is its share of the denominator times the slope of
             # its logit.
             weights = np.exp((logits - np.interp(0.5, s, logits)) / tau) * slopes / np.interp(0.5, s, slopes)
             style = {"color": INK, "lw": 1} if number == 0 else line_style(number - 1)
             axes.plot(s, np.where(weights > 0, weights, np.nan), label=name, **style)
         log_axis(axes, lowest=1e-9)
-        axes.set_xlabel("cosine s")
-        axes.set_ylabel("weight of a negative")
-        legend(axes)
+        labelled(axes, "cosine s", "weight of a negative")
 
     caption = (
         "Focal-InfoNCE replaces the cosine s by s² for positives and s (s + m) for negatives. A negative with a cosine "
@@ -258,7 +241,8 @@ def focal_panels(run: StoredRun, margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3,
 
 
 def pair_panels(compared: Compared) -> list[Panel]:
-    """Returns histograms of the cosines of held-out pairs before and after training, with the same axis limits."""
+    """Returns histograms of the cosines of held-out pairs before and after training, with the same axis limits, and the
+    singular values of the held-out texts' embeddings."""
     groups = compared.cosines()
     everything = np.concatenate([side for sides in groups.values() for side in sides])
     low, high = everything.min(), everything.max()
@@ -266,45 +250,85 @@ def pair_panels(compared: Compared) -> list[Panel]:
     bins: list[float] = np.linspace(low - pad, high + pad, BINS + 1).tolist()
     most = max(np.histogram(side, bins, density=True)[0].max() for sides in groups.values() for side in sides)
 
-    def draw(place: int, axes: Axes) -> None:
+    def histogram(place: int, axes: Axes) -> None:
         for number, (name, sides) in enumerate(groups.items()):
             style = line_style(number)
             axes.hist(sides[place], bins, density=True, color=style["color"], alpha=0.22)
             axes.hist(sides[place], bins, density=True, histtype="step", lw=1.6, **style, label=name)
         axes.set_xlim(bins[0], bins[-1])
         axes.set_ylim(0, most * 1.05)
-        axes.set_xlabel("cosine")
-        axes.set_ylabel("density")
-        legend(axes)
+        labelled(axes, "cosine", "density")
+
+    texts = list(compared.before)
+    values = [np.linalg.svd(unit(side), compute_uv=False) for side in compared.sides(texts)]
+    ranks = [effective_rank(side) for side in compared.sides(texts)]
+
+    def spectrum(axes: Axes) -> None:
+        for number, (name, each) in enumerate(zip(("before training", "after training"), values, strict=True)):
+            axes.plot(np.arange(1, len(each) + 1), each / each[0], label=name, **line_style(number))
+        log_axis(axes, lowest=1e-4)
+        labelled(axes, "number of the singular value", "relative singular value")
 
     what = "pairs of the development set" if compared.held_out.sets else "held-out texts"
     means = "; ".join(f"{name} {before.mean():.2f} and {after.mean():.2f}" for name, (before, after) in groups.items())
     caption = f"Cosines of {what}. The less the groups overlap, the better the model tells them apart."
     after = f"The same pairs, with the embeddings of best/. Means before and after: {means}."
-    return [
-        Panel("Cosines before training", caption, partial(draw, 0)),
-        Panel("Cosines after training", after, partial(draw, 1)),
-        spectrum_panel(compared),
-    ]
-
-
-def spectrum_panel(compared: Compared) -> Panel:
-    """Returns a plot of the singular values of the held-out texts' embeddings before and after training."""
-    texts = list(compared.before)
-    values = [np.linalg.svd(unit(side), compute_uv=False) for side in compared.sides(texts)]
-    ranks = [effective_rank(side) for side in compared.sides(texts)]
-
-    def draw(axes: Axes) -> None:
-        for number, (name, each) in enumerate(zip(("before training", "after training"), values, strict=True)):
-            axes.plot(np.arange(1, len(each) + 1), each / each[0], label=name, **line_style(number))
-        log_axis(axes, lowest=1e-4)
-        axes.set_xlabel("number of the singular value")
-        axes.set_ylabel("relative singular value")
-        legend(axes)
-
-    caption = (
+    singular = (
         f"Singular values of the embeddings of {len(texts):,} held-out texts, at length 1, from the largest to the "
         f"smallest. The flatter the curve, the more directions are used; the effective rank is {ranks[0]:.1f} before "
         f"and {ranks[1]:.1f} after training."
     )
-    return Panel("Singular values", caption, draw)
+    return [
+        Panel("Cosines before training", caption, partial(histogram, 0)),
+        Panel("Cosines after training", after, partial(histogram, 1)),
+        Panel("Singular values", singular, spectrum),
+    ]
+
+
+@dataclass
+class Material:
+    """The data that the plots of a run are drawn from, read or computed when first needed."""
+
+    run: StoredRun
+    device: str = "auto"
+    progress: Callable[[int, int], None] | None = None
+    encode: bool = True
+    """If False, plots that need encoded texts raise ``InputError``."""
+
+    @cached_property
+    def compared(self) -> Compared:
+        if not self.encode:
+            raise InputError("--no-encode: the held-out texts must be encoded by both models; omit the flag")
+        return compare_models(self.run, device=self.device, progress=self.progress)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of plots that apply to the run: all but that of Focal-InfoNCE, unless the run used it."""
+        return [kind for kind in KINDS if kind != "focal" or self.run.config.get("loss") == "focal"]
+
+    def panels(self, kind: str) -> list[Panel]:
+        """Returns the panels of a kind; raises ``InputError`` if the run lacks the data, or if no value changes."""
+        panels = KINDS[kind](self)
+        if not panels:
+            raise InputError(f"{self.run.folder}: no value in its log changes over the steps; train for more steps")
+        return panels
+
+    def write_pictures(self, folder: Path) -> list[str]:
+        """Writes the plots that can be drawn to ``folder``, as files named after their kinds; returns their paths."""
+        folder.mkdir(parents=True, exist_ok=True)
+        written = []
+        for kind in self.kinds:
+            with suppress(InputError, OSError):  # the page says which ones are left out, and why
+                write(self.panels(kind), folder / f"{kind}.png")
+                written.append(str(folder / f"{kind}.png"))
+        return written
+
+
+KINDS: dict[str, Callable[[Material], list[Panel]]] = {
+    "training": lambda material: [*training_panels(material.run), *score_panels(material.run)],
+    "cosines": lambda material: cosine_panels(material.run),
+    "alignment": lambda material: alignment_panels(material.run),
+    "focal": lambda material: focal_panels(material.run),
+    "pairs": lambda material: pair_panels(material.compared),
+}
+"""The kinds of plots, which ``Material.panels`` draws."""

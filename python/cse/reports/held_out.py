@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..data.words import cut_in_two
-from ..encoder.checking import is_static
+from ..encoder.resolve import is_static
 from ..errors import InputError
 from ..evaluation.base import Pairs, counted
 from ..evaluation.geometry import nearest_others
-from ..evaluation.sts import CLEAN, pair_cosines, read_dev
+from ..evaluation.sts import pair_cosines, read_dev
 from .runs import StoredRun
 
+# The groups of pairs of a development set by the third of the range of gold scores.
+THIRDS = {
+    2: "similar pairs (gold score in the highest third)",
+    1: "intermediate pairs (gold score in the middle third)",
+    0: "dissimilar pairs (gold score in the lowest third)",
+}
 # Maximum number of sentences that are compared with their synthetic negatives, and to find nearest neighbours.
 SHOWN = 500
 
@@ -64,8 +69,8 @@ class Compared:
         for pairs in held.sets.values():
             low, high = pairs.gold.min(), pairs.gold.max()
             third = np.minimum((pairs.gold - low) / (high - low) * 3, 2).astype(int)
-            for number, name in ((2, "similar pairs"), (1, "intermediate pairs"), (0, "dissimilar pairs")):
-                group = groups.setdefault(f"{name} (gold score in the {_THIRDS[number]} third)", [])
+            for number, name in THIRDS.items():
+                group = groups.setdefault(name, [])
                 rows = zip(pairs.left, pairs.right, third, strict=True)
                 group += [(left, right) for left, right, part in rows if part == number]
         if not held.sets:
@@ -88,38 +93,32 @@ class Compared:
         texts = self.held_out.sentences[:SHOWN]
         (old, old_cosine), (new, new_cosine) = map(nearest_others, self.sides(texts))
         changed = np.flatnonzero(old != new)
-        names = ("sentence", "before", "after", "cosines")
         rows = [
-            (texts[row], texts[old[row]], texts[new[row]], (float(old_cosine[row]), float(new_cosine[row])))
+            {
+                "sentence": texts[row],
+                "before": texts[old[row]],
+                "after": texts[new[row]],
+                "cosines": (float(old_cosine[row]), float(new_cosine[row])),
+            }
             for row in changed[:count]
         ]
-        return [dict(zip(names, row, strict=True)) for row in rows], len(changed), len(texts)
-
-
-_THIRDS = ("lowest", "middle", "highest")
+        return rows, len(changed), len(texts)
 
 
 def held_out(run: StoredRun) -> HeldOut:
     """Returns the held-out texts of a run: its development sets, or the sentences that it stored."""
     if files := run.config.get("dev", ()):
-        for name in files:
-            if name != CLEAN and not Path(name).is_file():
-                raise InputError(f"--dev {name}: the development set of the run is no longer there; restore it")
         sets = read_dev(files, run.config.get("data"))
         sentences = list(dict.fromkeys(text for pairs in sets.values() for text in (*pairs.left, *pairs.right)))
         return HeldOut(sets, sentences, [])
-    if run.texts is None:
-        raise InputError(
-            f"{run.folder}: has no data.json with held-out sentences, because an older version of cse made the run; "
-            "train again"
-        )
-    sentences = run.texts["held_out"]
+    texts = run.stored_texts()
+    sentences = texts["held_out"]
     if len(sentences) < 2:
         raise InputError(
             f"{run.folder}: no sentences were held out; train on at least 40 rows, with at least two different texts "
             "of 8 words or more"
         )
-    return HeldOut({}, sentences, run.texts["synthetic"])
+    return HeldOut({}, sentences, texts["synthetic"])
 
 
 def compare_models(
@@ -137,10 +136,10 @@ def compare_models(
     if pooler == "cls" and not config.get("keep_head"):
         pooler = "cls_before_pooler"  # the head is used in training only
     best = run.folder / "best"
+    if not (best / "config.json").is_file():  # before the other model is loaded
+        raise InputError(f"{best}: no encoder there; resume the run, or begin it again")
     if is_static(best):
         pooler = None  # a static encoder has none to choose
-    if not (best / "config.json").is_file():
-        raise InputError(f"{best}: no encoder there; resume the run, or begin it again")
     distinct = texts.texts
     advance = counted(2 * len(distinct), progress)
     models = ((config["model"], pooler), (best, None))

@@ -18,7 +18,7 @@ from ..evaluation import verdict
 from ..evaluation.verdict import NOT_JUDGED
 from ..io import dumps
 from ..progress import duration
-from .pictures import Material
+from .curves import Material
 from .runs import StoredRun, flat
 from .style import Panel, drawn
 
@@ -32,6 +32,7 @@ SCORES = {
     "cos_syn": "Cosine to synthetic negatives",
 }
 ABSENT = "-"
+SPANS = {"text": "spans", "augmented": "augmented_spans"}
 
 
 @dataclass(frozen=True)
@@ -47,20 +48,20 @@ def report_page(material: Material) -> Page:
     """Returns the report page of a run; plots and sections that cannot be made are listed with the reasons."""
     from jinja2 import Environment, StrictUndefined
 
-    run = material.run
+    run, result = material.run, material.run.result or {}
     left_out: dict[str, str] = {}
 
-    def attempt(name: str, make: Callable[[], Any], otherwise: Any) -> Any:
+    def attempt(name: str, make: Callable[[], list[Any]]) -> list[Any]:
         try:
             return make()
-        except InputError as error:
+        except (InputError, OSError) as error:
             left_out[name] = str(error)
-            return otherwise
+            return []
 
     def figures(*kinds: str) -> list[dict[str, Any]]:
         panels: list[Panel] = []
         for kind in kinds:
-            panels += attempt(kind, partial(material.panels, kind), []) if kind in material.kinds else []
+            panels += attempt(kind, partial(material.panels, kind)) if kind in material.kinds else []
         # An image that holds its own SVG data.
         sources = [f"data:image/svg+xml;base64,{b64encode(drawn([panel], 'svg')).decode()}" for panel in panels]
         return [
@@ -69,33 +70,36 @@ def report_page(material: Material) -> Page:
         ]
 
     pairs = figures("pairs")
-    result = run.result or {}
     stored = result.get("neighbours", [])
     neighbours, changed, total = material.compared.neighbours() if pairs else (stored, 0, 0)
+    unfinished = {"word": NOT_JUDGED, "why": f"the run has not finished: its log ends at step {run.step:,}"}
+    judged = result.get("verdict", {**unfinished, "measures": [], "notes": []})
     changes = _changes(run)
+    took = f" in {duration(result['seconds'])}" if result else ""
+    done = f"{took}, not counting evaluations; best/ is from step {run.best['step']:,}" if result else ""
+    version = run.environment.get("versions", {}).get("cse")
+    loaded = LOADED_BY_CSE if run.config.get("pooler") == "mask" else LOADED
     resources = files("cse") / "resources"
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string((resources / "report.html").read_text(encoding="utf8"))
-    version = run.environment.get("versions", {}).get("cse")
-    loaded = LOADED_BY_CSE if run.config.get("pooler") == "mask" else LOADED
     html = template.render(
         css=(resources / "report.css").read_text(encoding="utf8"),
         version=f" with cse {version}" if version else "",
         run=run,
-        verdict=_verdict(run),
+        verdict={**judged, "measures": [verdict.cells(record) for record in judged["measures"]]},
         changes=[_cells(change) for change in changes],
         base=run.config.get("model", ""),
-        took=_took(run),
+        took=took,
         sts={name: ABSENT if score is None else f"{score:.2f}" for name, score in result.get("sts", {}).items()},
         notes=result.get("notes", []),
-        facts=_facts(run),
+        facts={**_facts(run), "steps done": f"{run.step:,}{done}"},
         given=_texts(run.given),
         settings=tomli_w.dumps({name: value for name, value in run.config.items() if name != "given"}),
         environment=_texts(run.environment),
         curves=figures("training", "cosines", "alignment"),
         methods=figures("focal"),
         held_out=pairs,
-        examples=attempt("positives and negatives", lambda: _examples(run), []),
+        examples=attempt("positives and negatives", lambda: _examples(run)),
         explain=_explain(run),
         neighbours=neighbours,
         changed=changed,
@@ -104,15 +108,6 @@ def report_page(material: Material) -> Page:
         left_out=left_out,
     )
     return Page(html, changes, left_out)
-
-
-def _verdict(run: StoredRun) -> dict[str, Any]:
-    """Returns the word of the verdict, why it was given, the table cells of the measures, and the notes."""
-    if run.result is None:
-        unfinished = f"the run has not finished: its log ends at step {run.step:,}"
-        return {"word": NOT_JUDGED, "why": unfinished, "measures": [], "notes": []}
-    stored: dict[str, Any] = run.result["verdict"]
-    return {**stored, "measures": [verdict.cells(record) for record in stored["measures"]]}
 
 
 def _changes(run: StoredRun) -> list[dict[str, Any]]:
@@ -133,20 +128,11 @@ def _cells(change: dict[str, Any]) -> list[str]:
 
 
 def _facts(run: StoredRun) -> dict[str, str]:
-    """Returns the stored summary of the model and the data, and the number of steps done."""
+    """Returns the stored summary of the model and the data."""
     if run.texts is not None:
         facts: dict[str, str] = run.texts["facts"]
-    else:
-        facts = {name: _text(run.config.get(name)) for name in ("model", "loss", "positive", "negatives", "corpus")}
-    done = {"steps done": f"{run.step:,}"}
-    if run.result is not None:
-        done["steps done"] += f"{_took(run)}, not counting evaluations; best/ is from step {run.best['step']:,}"
-    return {**facts, **done}
-
-
-def _took(run: StoredRun) -> str:
-    """Returns the duration of the training steps as a phrase; "" if the run has not ended."""
-    return "" if run.result is None else f" in {duration(run.result['seconds'])}"
+        return facts
+    return {name: _text(run.config.get(name)) for name in ("model", "loss", "positive", "negatives", "corpus")}
 
 
 def _texts(table: dict[str, Any]) -> dict[str, str]:
@@ -161,22 +147,13 @@ def _text(value: Any) -> str:
 
 def _examples(run: StoredRun) -> list[dict[str, Any]]:
     """Returns the stored examples of each method, with their texts split by ``_parts``."""
-    if run.texts is None:
-        raise InputError(
-            f"{run.folder}: has no data.json with examples, because an older version of cse made the run; train again"
-        )
     role = {run.config.get("positive"): "Positives"} | {name: "Negatives" for name in run.config.get("negatives", ())}
     methods: dict[str, dict[str, Any]] = {}
-    for example in run.texts["examples"]:
+    for example in run.stored_texts()["examples"]:
         name = example["method"]
         method = methods.setdefault(name, {"title": f"{role.get(name, 'Texts')}: {name}", "examples": []})
-        method["examples"].append(
-            {
-                "text": _parts(example["text"], example["spans"]),
-                "augmented": _parts(example["augmented"], example["augmented_spans"]),
-                "further": example["further"],
-            }
-        )
+        parts = {form: _parts(example[form], example[spans]) for form, spans in SPANS.items()}
+        method["examples"].append({**parts, "further": example["further"]})
     return list(methods.values())
 
 
@@ -191,9 +168,9 @@ def _parts(text: str, spans: Sequence[Sequence[int]]) -> list[tuple[str, bool]]:
 
 def _explain(run: StoredRun) -> str | None:
     """Returns the command that explains UNA's choices in its first stored example; None if UNA has no example."""
-    texts = [example["text"] for example in (run.texts or {}).get("examples", []) if example["method"] == "una"]
-    if not texts:
-        return None
-    own = run.folder / "tfidf"  # of a run for which the index was built
-    index = own if own.exists() else run.config.get("tfidf", "tfidf")
-    return f"cse explain {quote(texts[0])} --tfidf {quote(str(index))}"
+    for example in (run.texts or {}).get("examples", []):
+        if example["method"] == "una":
+            own = run.folder / "tfidf"  # of a run for which the index was built
+            index = own if own.exists() else run.config.get("tfidf", "tfidf")
+            return f"cse explain {quote(example['text'])} --tfidf {quote(str(index))}"
+    return None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from ..errors import InputError
-from ..io import checked, parse_json, read_json, read_toml
-from ..training.settings.changes import SAME_RESULTS
+from ..io import parse_json, read_json, read_toml
+from ..training.settings.precedence import SAME_RESULTS
 
 # Names in ``config.toml`` that are not compared: settings that do not affect what a step computes, and the table
 # ``given``.
@@ -37,6 +38,14 @@ class StoredRun:
     @property
     def name(self) -> str:
         return self.folder.resolve().name
+
+    def stored_texts(self) -> dict[str, Any]:
+        """Returns ``texts``; raises ``InputError`` without them."""
+        if self.texts is None:
+            raise InputError(
+                f"{self.folder}: has no data.json with texts, because an older version of cse made the run; train again"
+            )
+        return self.texts
 
     @property
     def given(self) -> dict[str, Any]:
@@ -110,7 +119,7 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
     last = max((int(record["step"]) for record in records), default=0)
     if result is not None and last > result["steps"]:  # the run was extended, and has not finished since
         result = None
-    environment = _stored(folder / "environment.json", EnvironmentFile) or {}
+    environment = _stored(folder / "environment.json", dict[str, Any]) or {}
     return StoredRun(folder, config, steps, evaluations, result, environment, _stored(folder / "data.json", DataFile))
 
 
@@ -125,20 +134,10 @@ def _no_run(folder: Path) -> InputError:
 
 def _records(log: Path) -> list[dict[str, Any]]:
     """Returns the records of a log; skips other lines, such as the incomplete last line of a killed process."""
-    records = []
-    try:
-        lines = log.read_text(encoding="utf8").splitlines()
-    except FileNotFoundError:
-        return []
-    except UnicodeDecodeError as error:
-        raise InputError(f"{log}: not a log ({error}); restore it") from None
-    for line in lines:
-        try:
-            record: dict[str, Any] = {**parse_json(line, Step, log)}
-            checked({key: value for key, value in record.items() if key != "event"}, Numbers, log)
-        except InputError:
-            continue
-        records.append(record)
+    records: list[dict[str, Any]] = []
+    for line in log.read_bytes().splitlines() if log.exists() else ():
+        with suppress(InputError):
+            records.append({**parse_json(line, Step, log)})
     return records
 
 
@@ -147,10 +146,7 @@ def _stored(path: Path, shape: type[Any]) -> Any:
     return read_json(path, shape, "; remove it, or restore it") if path.exists() else None
 
 
-# The contents of the files of a run, which other programs may have changed. Step is a record of log.jsonl.
-Numbers = dict[str, float | None]
-
-
+# The contents of the files of a run, some of which other versions wrote. Step is a record of log.jsonl.
 class Step(TypedDict):
     step: int
     event: NotRequired[str]
@@ -171,10 +167,6 @@ class Result(TypedDict):
     notes: list[str]
     verdict: dict[str, Any]
     neighbours: list[dict[str, Any]]
-
-
-class EnvironmentFile(TypedDict):
-    versions: dict[str, str]
 
 
 class DataFile(TypedDict):

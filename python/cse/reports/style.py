@@ -5,9 +5,10 @@ The colours are from Okabe and Ito (2008); they can be told apart with the commo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib.resources import files
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 BLUE, VERMILLION, GREEN = "#0072b2", "#d55e00", "#009e73"
 PURPLE, ORANGE, SKY = "#cc79a7", "#e69f00", "#56b4e9"
-# INK is for text, axes and one series, GRID for grid lines.
+# INK is for text, axes and one series, GRID for grid lines, as in the style sheet.
 INK, GRID = "#1b1b1b", "#d0d0d1"
 COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, INK)
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1)))
@@ -58,47 +59,14 @@ def require_extra(command: str) -> None:
         raise InputError(f"{command} needs {missing[0]}, which is not installed; run pip install 'cse[plots]'")
 
 
-@contextmanager
-def styled() -> Iterator[None]:
-    """Applies the style of this module to figures within the context."""
-    import matplotlib
+def styled() -> AbstractContextManager[None]:
+    """Returns a context manager in which figures have the style of ``resources/plots.mplstyle``."""
+    from matplotlib import style
     from matplotlib.font_manager import get_font_names
 
-    installed = set(get_font_names())
-    settings: dict[str, Any] = {
-        "font.family": ["DejaVu Sans", *(name for name in FALLBACKS if name in installed)],
-        "font.size": 9,
-        "axes.titlesize": 10,
-        "axes.titlelocation": "left",
-        "axes.labelsize": 9,
-        "legend.fontsize": 8.5,
-        "xtick.labelsize": 8.5,
-        "ytick.labelsize": 8.5,
-        "text.color": INK,
-        "text.parse_math": False,  # a dollar sign in a word or in the name of a run is literal
-        "axes.edgecolor": INK,
-        "axes.labelcolor": INK,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.unicode_minus": False,
-        "grid.color": GRID,
-        "grid.linewidth": 0.6,
-        "lines.linewidth": 1.6,
-        "legend.frameon": False,
-        "legend.handlelength": 2.4,
-        "legend.handletextpad": 0.5,
-        "legend.columnspacing": 1.0,
-        "svg.fonttype": "path",  # outlines, which look the same everywhere
-        "svg.hashsalt": "cse",  # identical plots give identical files
-        "figure.facecolor": "white",
-        "savefig.dpi": 160,
-    }
-    with matplotlib.rc_context(settings):  # type: ignore[arg-type]
-        yield
+    fonts = ["DejaVu Sans", *(name for name in FALLBACKS if name in get_font_names())]
+    sheet = str(files("cse") / "resources" / "plots.mplstyle")
+    return style.context([sheet, {"font.family": fonts}])
 
 
 def figure(panels: Sequence[Panel], columns: int = 3) -> Figure:
@@ -138,8 +106,10 @@ def write(panels: Sequence[Panel], path: Path) -> None:
     write_atomically(path, lambda file: file.write(content))
 
 
-def legend(axes: Axes) -> None:
-    """Adds a legend below the axes and the axis label, where it covers nothing; series without a label are left out."""
+def labelled(axes: Axes, x: str, y: str) -> None:
+    """Names the axes, and adds a legend below them, where it covers nothing; series without a label are left out."""
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
     handles, names = axes.get_legend_handles_labels()
     if names:
         axes.figure.legend(handles, names, loc="outside lower left", ncols=_columns(names))
@@ -154,7 +124,6 @@ def _columns(names: Sequence[str]) -> int:
 def step_axis(axes: Axes) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    axes.set_xlabel("step")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 

@@ -27,7 +27,7 @@ Language = Annotated[
         "Language whose words BM25 stems, such as english or german; none: no stemming.",
         "NAME",
         "guessed from the texts",
-        names="cse.search.terms:language_names",
+        names="cse.search.bm25:language_names",
         needs="hybrid",
     ),
 ]

@@ -13,17 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.corpus import Corpus
-from ..errors import InputError, check_ids, check_integer, check_list, check_switch, check_texts, shortened
+from ..errors import InputError, check_ids, check_integer, check_switch, check_texts, shortened
 from .fusion import Fusion
-from .rows import Changes, Progress, Rows, built_otherwise, locked, opened, read_encoded, read_index, write_index
+from .rows import AGAIN, Changes, Progress, Rows, Wanted, check_settings, locked, opened, write_index
 from .searching import Hit, Searcher
 from .vectors import Vectors
 
 if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
-
-# Settings of an index that are arguments of ``cse.Encoder``.
-ARGUMENTS = ("model", "pooler", "prompt", "dims")
 
 
 class SearchIndex:
@@ -81,25 +78,19 @@ class SearchIndex:
         listed = None if ids is None else _checked_ids(ids, len(corpus))
         temporary = tempfile.TemporaryDirectory(prefix="cse-search-") if folder is None else None
         path = Path(temporary.name if temporary else folder)  # type: ignore[arg-type]
+
+        def wanted(before: Rows | None) -> Wanted:
+            if before is not None and not np.isin(corpus.hashes()[filled], before.hashes).any():
+                raise InputError(
+                    f"{path}: contains other texts, and none of this corpus; {AGAIN}, or name another folder (-o)"
+                )
+            return corpus, listed
+
+        how: dict[str, Any] = {"passages": passages, "rebuild": rebuild, "verify": verify}
         with locked(path):
-            before = None if rebuild else read_index(path, verify)
-            encoded = [] if rebuild else read_encoded(path)
-            known = before or next(iter(encoded), None)
-            if known is None:
-                settings = _settings(encoder, passages)
-            else:
-                _check_settings(path, settings := known.settings, encoder, passages)
-            settings = {**settings, "ids": listed is not None}  # what an interrupted first build has encoded has none
-            if before is not None:
-                again = "build it again with --rebuild, or name another folder (-o)"
-                if before.settings["ids"] != settings["ids"]:
-                    has = "ids" if before.settings["ids"] else "no ids"
-                    raise InputError(f"{path}: the index in this folder has {has}; {again}")
-                if not np.isin(corpus.hashes()[filled], before.hashes).any():
-                    raise InputError(f"{path}: contains other texts, and none of this corpus; {again}")
-            rows, changes = write_index(path, settings, encoder, corpus, listed, before, encoded, batch_size, progress)
+            rows, changes = write_index(path, encoder, wanted, **how, batch_size=batch_size, progress=progress)
             index = cls(rows, encoder, verify)
-        index._temporary, index.changes = temporary, None if known is None else changes
+        index._temporary, index.changes = temporary, changes
         return index
 
     @classmethod
@@ -128,10 +119,10 @@ class SearchIndex:
             from ..encoder.opening import open_encoder
 
             try:
-                encoder = open_encoder(device=device, **{name: rows.settings[name] for name in ARGUMENTS})
+                encoder = open_encoder(device=device, **rows.arguments)
             except InputError as error:
                 raise InputError(f"{path}: {error}; the index was built with this model") from None
-        _check_settings(path, rows.settings, encoder)
+        check_settings(path, rows.settings, encoder)
         return cls(rows, encoder, verify)
 
     def __len__(self) -> int:
@@ -165,11 +156,11 @@ class SearchIndex:
 
     def texts(self, rows: Iterable[int]) -> list[str]:
         """Returns the texts of some rows."""
-        return self._state.rows.texts(_numbers(rows))
+        return self._state.rows.texts(rows)
 
     def ids(self, rows: Iterable[int]) -> list[str]:
         """Returns the ids of some rows, or the row numbers if the index has no ids."""
-        return self._state.rows.ids(_numbers(rows))
+        return self._state.rows.ids(rows)
 
     def add(self, texts: Iterable[str], *, ids: Sequence[str] | None = None, batch_size: int = 64) -> Changes:
         """Appends rows, with ids if the index has ids; if the call is interrupted, the index is not changed.
@@ -209,34 +200,27 @@ class SearchIndex:
             for name in sorted(gone.difference(names)):
                 raise InputError(f"ids: {name!r} is not in {self.folder}; give ids of its rows")
             kept = [row for row, name in enumerate(names) if name not in gone]
-            if not kept:
-                raise InputError(f"ids: name all rows of {self.folder}, and at least one must remain")
             return rows.texts(kept), [names[row] for row in kept] if rows.settings["ids"] else None
 
-        return self._change(wanted, 1)
+        return self._change(wanted)
 
     def _change(
         self,
         wanted: Callable[[Rows], tuple[list[str], list[str] | None]],
-        batch_size: int,
+        batch_size: int = 64,
         progress: Progress | None = None,
     ) -> Changes:
         """Makes the index contain the texts and ids that ``wanted`` returns for its current rows."""
-        folder = self.folder
-        with locked(folder):
-            before = opened(folder, self._verify)
-            _check_settings(folder, before.settings, self.encoder)  # another process may have built it again
-            texts, ids = wanted(before)
-            if (ids is not None) != before.settings["ids"]:
-                what = "ids; give ids for these rows as well" if ids is None else "no ids; omit ids"
-                raise InputError(f"ids: the rows of {folder} have {what}")
-            corpus, known = Corpus.from_texts(texts), (before, read_encoded(folder))
-            listed = None if ids is None else _checked_ids(ids, len(corpus))
-            rows, changes = write_index(
-                folder, before.settings, self.encoder, corpus, listed, *known, batch_size, progress
-            )
+
+        def checked(before: Rows | None) -> Wanted:
+            texts, ids = wanted(before or opened(self.folder))
+            return Corpus.from_texts(texts), None if ids is None else _checked_ids(ids, len(texts))
+
+        how: dict[str, Any] = {"verify": self._verify, "batch_size": batch_size, "progress": progress}
+        with locked(self.folder):
+            rows, changes = write_index(self.folder, self.encoder, checked, **how)
             self._state = Searcher(rows, self.encoder, self._verify)
-        return changes
+        return changes  # type: ignore[return-value]
 
     def search(
         self,
@@ -289,56 +273,6 @@ class SearchIndex:
     def warnings(self) -> list[str]:
         """What the model does not read of the texts, in sentences."""
         return self._state.warnings
-
-
-def built_with(folder: str | PathLike[str]) -> dict[str, Any] | None:
-    """Returns the arguments of the encoder of an index, complete or interrupted; None for other folders."""
-    path = Path(folder)
-    known = read_index(path, False) or next(iter(read_encoded(path)), None)
-    return None if known is None else {name: known.settings[name] for name in ARGUMENTS}
-
-
-def _settings(encoder: Encoder, passages: int | str | None = None) -> dict[str, Any]:
-    """Returns the settings to be stored in a new index without ids; see ``cse.search.rows.SETTINGS``."""
-    from ..encoder.resolve import model_digest
-
-    if passages is not None:
-        from ..encoder.passages import Cutter
-
-        passages = Cutter(encoder, None if passages == "max" else check_integer(passages, "--passages")).tokens
-    digest = model_digest(encoder)  # refuses what is not an encoder of this package
-    name, pooler = encoder.given
-    kind, colon, what = name.partition(":")
-    if name and Path(name).is_dir():
-        name = str(Path(name).resolve())
-    elif colon and Path(what).is_file():  # so that the index can be used from another folder
-        name = f"{kind}:{Path(what).resolve()}"
-    return {
-        "model": name,
-        "pooler": pooler,
-        "prompt": getattr(encoder, "given_prompt", None),
-        "dims": getattr(encoder, "dims", None),
-        "digest": digest,
-        "precision": encoder.precision,
-        "width": encoder.embedding_dim,
-        "similarity": "dot" if getattr(encoder, "similarity_name", None) == "dot" else "cosine",
-        "ids": False,
-        "passages": passages,
-    }
-
-
-def _check_settings(folder: Path, known: dict[str, Any], encoder: Encoder, passages: int | str | None = None) -> None:
-    """Raises ``InputError`` if an index was built with another model, prompt, dimensions or, if given, passages."""
-    settings = _settings(encoder, passages=passages)
-    for name in ("prompt", "dims", *(["passages"] if passages is not None else [])):
-        if (value := known[name]) != settings[name]:
-            raise built_otherwise(folder, f"with --{name} {value!r}" if value else f"without --{name}")
-    if known["digest"] != settings["digest"] or known["similarity"] != settings["similarity"]:
-        raise built_otherwise(folder, f"with another model ({known['model']})", "use that model")
-
-
-def _numbers(rows: Iterable[int]) -> list[int]:
-    return [check_integer(row, "rows", 0) for row in check_list(rows, "rows", "row numbers")]
 
 
 def _one_line(ids: Iterable[str]) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..augment.pairings import Spans, SpansOptions
-from ..errors import InputError, check_integer, check_texts
+from ..errors import InputError
 from ..rng import Draws
 from .fusion import Fusion
 from .index import SearchIndex
@@ -43,7 +43,6 @@ class QueryRows:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_integer(self.count, "--rows")
         if self.ranks[0] <= self.positives:
             raise InputError(
                 f"--ranks must begin after rank {self.positives}, the last of the positives, got {self.ranks[0]}"
@@ -57,10 +56,7 @@ class QueryRows:
         batch_size: int = 64,
         progress: Callable[[int], None] | None = None,
     ) -> list[tuple[str, str, str]]:
-        """Returns the rows: texts of an anchor, a positive and a negative."""
-        queries = check_texts(queries, "queries")
-        if not queries or not all(query.strip() for query in queries):
-            raise InputError("queries: at least one is needed, and none may be blank; leave out blank ones")
+        """Returns the rows, for queries that are not blank: texts of an anchor, a positive and a negative."""
         first, last = self.ranks
         filled = np.unique(index.rows)
         if len(filled) < max(first, 2):

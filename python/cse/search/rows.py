@@ -4,7 +4,7 @@ The metadata of its schema hold the settings of the index. A row has the columns
 ``text``, ``hash`` and ``passages``: the ranges of characters of its text that were encoded, each with its float32
 vector. Each record batch is stored with the CRC-32 of its buffers. The folder ``encoded`` has files of the same form
 with the rows that an interrupted build or update has encoded, and ``bm25-HASH-*`` is the BM25 index of the texts with
-this hash (``Rows.generation``), with the terms ``*`` (``terms.py``).
+this hash (``Rows.generation``), with the terms ``*`` (``bm25.py``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import shutil
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
@@ -29,7 +30,7 @@ import numpy.typing as npt
 from .. import io
 from ..data.corpus import Corpus
 from ..encoder.base import naming_rows
-from ..errors import InputError
+from ..errors import InputError, check_integer
 from .vectors import Floats, Numbers, Vectors, unit
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 AGAIN = "build the index again with --rebuild"
 VERSION = 4
 ROWS, ENCODED = "rows.arrow", "encoded"
-SETTINGS = {"model", "pooler", "prompt", "dims", "digest", "precision", "width", "similarity", "ids", "passages"}
+SPAN = ("start", "end")
 
 # Number of texts that are encoded, and then stored, together.
 BLOCK = 4096
@@ -47,6 +48,8 @@ BATCH_BYTES = 256 << 20
 
 Hashes = npt.NDArray[np.uint64]
 Progress = Callable[[int], None]
+Wanted = tuple[Corpus, list[str] | None]
+"""The texts and, if they have any, the ids that an index shall contain."""
 
 
 class Rows:
@@ -61,22 +64,21 @@ class Rows:
             reader = pa.ipc.open_file(mapped)
             self.settings: dict[str, Any] = json.loads(reader.schema.metadata[b"cse"])
             version, check = (self.settings.pop(name) for name in ("version", "check"))
-            read = [reader.get_batch_with_custom_metadata(number) for number in range(reader.num_record_batches)]
             if version != VERSION:
                 raise InputError(f"{path.parent}: was built by another version of cse; {AGAIN}")
-            if check != _check(self.settings) or self.settings.keys() != SETTINGS or not read:
+            if check != _check(self.settings) or not reader.schema.equals(schema(self.settings)):
                 raise ValueError
-            if not reader.schema.equals(schema(self.settings)):
-                raise ValueError
-            for batch, metadata in read:
-                batch.validate(full=True)  # an offset out of range would read memory outside the file
-                if verify and int(metadata[b"crc32"]) != _checksum(batch):
+            read = [reader.get_batch_with_custom_metadata(number) for number in range(reader.num_record_batches)]
+            batches, stored = [batch for batch, _ in read], [int(metadata[b"crc32"]) for _, metadata in read]
+            self.path, self.table = path, pa.Table.from_batches(batches)
+            self.table.validate(full=True)  # an offset out of range would read memory outside the file
+            with ThreadPoolExecutor(2) as threads:
+                if verify and [*threads.map(_checksum, batches)] != stored:
                     raise ValueError
         except (FileNotFoundError, InputError):
             raise
         except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             raise InputError(f"{path}: is damaged; {AGAIN}") from None
-        self.path, self.table = path, pa.Table.from_batches([batch for batch, _ in read])
         lists = self.table.column("passages").chunks
         passages, width = [chunk.flatten() for chunk in lists], self.settings["width"]
         arrays = [each.field("vector").flatten().to_numpy().reshape(len(each), width) for each in passages]
@@ -92,29 +94,25 @@ class Rows:
     def __len__(self) -> int:
         return len(self.table)
 
-    def texts(self, rows: Sequence[int] | None = None) -> list[str]:
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of ``cse.Encoder`` with which the index was built."""
+        return {name: self.settings[name] for name in ("model", "pooler", "prompt", "dims")}
+
+    def texts(self, rows: Iterable[int] | None = None) -> list[str]:
         """Returns the texts of some rows; None: of all."""
         return self._values("text", rows)
 
-    def ids(self, rows: Sequence[int] | None = None) -> list[str]:
+    def ids(self, rows: Iterable[int] | None = None) -> list[str]:
         """Returns the ids of some rows, or their row numbers as text if the index has no ids; None: of all."""
         if self.settings["ids"]:
             return self._values("id", rows)
         return [str(row) for row in (range(len(self)) if rows is None else rows)]
 
-    def _values(self, name: str, rows: Sequence[int] | None) -> list[str]:
+    def _values(self, name: str, rows: Iterable[int] | None) -> list[str]:
         column = self.table.column(name)
-        try:
-            values: list[str] = (column if rows is None else column.take(np.array(rows, dtype=np.int64))).to_pylist()
-        except IndexError:
-            row = next(row for row in rows or () if not 0 <= row < len(self))
-            raise InputError(
-                f"row: {row} is out of range; there are {len(self):,} rows in {self.path.parent}"
-            ) from None
-        return values
-
-
-SPAN = ("start", "end")
+        taken = column if rows is None else column.take(np.array([*rows], dtype=np.int64))
+        return taken.to_pylist()  # type: ignore[no-any-return]
 
 
 def schema(settings: dict[str, Any]) -> Any:
@@ -198,6 +196,58 @@ def opened(folder: Path, verify: bool = True) -> Rows:
     raise InputError(f"{folder}: no index there; make one with 'cse search MODEL CORPUS -o {folder}'")
 
 
+def built_with(folder: Path) -> dict[str, Any] | None:
+    """Returns the arguments of the encoder of an index, complete or interrupted; None for other folders."""
+    known = read_index(folder, False) or next(iter(read_encoded(folder)), None)
+    return None if known is None else known.arguments
+
+
+def settings_of(encoder: Encoder, passages: int | str | None = None) -> dict[str, Any]:
+    """Returns the settings to be stored in a new index without ids."""
+    from ..encoder.resolve import model_digest
+
+    if passages is not None:
+        from ..encoder.passages import Cutter
+
+        passages = Cutter(encoder, None if passages == "max" else check_integer(passages, "--passages")).tokens
+    digest = model_digest(encoder)  # refuses what is not an encoder of this package
+    name, pooler = encoder.given
+    kind, colon, what = name.partition(":")
+    if name and Path(name).is_dir():
+        name = str(Path(name).resolve())
+    elif colon and Path(what).is_file():  # so that the index can be used from another folder
+        name = f"{kind}:{Path(what).resolve()}"
+    return {
+        "model": name,
+        "pooler": pooler,
+        "prompt": getattr(encoder, "given_prompt", None),
+        "dims": getattr(encoder, "dims", None),
+        "digest": digest,
+        "precision": encoder.precision,
+        "width": encoder.embedding_dim,
+        "similarity": "dot" if getattr(encoder, "similarity_name", None) == "dot" else "cosine",
+        "ids": False,
+        "passages": passages,
+    }
+
+
+def check_settings(folder: Path, known: dict[str, Any], encoder: Encoder, passages: int | str | None = None) -> None:
+    """Raises ``InputError`` if an index was built with another model, prompt, dimensions or, if given, passages."""
+    settings = settings_of(encoder, passages)
+    for name in ("prompt", "dims", *(["passages"] if passages is not None else [])):
+        if (value := known[name]) != settings[name]:
+            raise built_otherwise(folder, f"with --{name} {value!r}" if value else f"without --{name}")
+    if known["digest"] != settings["digest"] or known["similarity"] != settings["similarity"]:
+        raise built_otherwise(folder, f"with another model ({known['model']})", "use that model")
+
+
+def built_otherwise(folder: Path, how: str, remedy: str = "use the same option") -> InputError:
+    """Returns the error for an index that was built ``how``."""
+    return InputError(
+        f"{folder}: was built {how}; {remedy}, build the index again with --rebuild, or name another folder"
+    )
+
+
 @dataclass(frozen=True)
 class Changes:
     """Numbers of rows whose text was already encoded, with a new text, and that are no longer in an index."""
@@ -210,8 +260,6 @@ class Changes:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Context manager that locks an index folder for writing, and creates the folder if it does not exist."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder}: is a file; name a folder for the index")
     if io.holds_files(folder) and not any((folder / name).exists() for name in (ROWS, ENCODED)):
         raise InputError(f"{folder}: holds files that are not part of an index; name a new folder")
     with io.naming(folder):
@@ -226,46 +274,57 @@ def locked(folder: Path) -> Iterator[None]:
 
 def write_index(
     folder: Path,
-    settings: dict[str, Any],
     encoder: Encoder,
-    corpus: Corpus,
-    ids: list[str] | None,
-    before: Rows | None,
-    encoded: list[Rows],
-    batch_size: int,
-    progress: Progress | None,
-) -> tuple[Rows, Changes]:
-    """Makes an index contain the rows of a corpus; call it within ``locked``. Returns the rows, and what changed."""
-    hashes = corpus.hashes()
-    was = np.empty(0, np.uint64) if before is None else before.hashes
+    wanted: Callable[[Rows | None], Wanted],
+    *,
+    passages: int | str | None = None,
+    rebuild: bool = False,
+    verify: bool = True,
+    batch_size: int = 64,
+    progress: Progress | None = None,
+) -> tuple[Rows, Changes | None]:
+    """Makes an index contain what ``wanted`` returns for its current rows; call it within ``locked``.
+
+    Returns the rows, and what changed if there was an index, perhaps an incomplete one.
+    """
     more = progress or (lambda rows: None)
-    if before is not None and np.array_equal(was, hashes) and (ids is None or before.ids() == ids):
-        more(len(hashes))
-        _tidy(folder, before)
-        return before, Changes(len(hashes), 0, 0)
-    made = {**settings, "ids": False}
+    before = None if rebuild else read_index(folder, verify)
+    encoded = [] if rebuild else read_encoded(folder)
+    if (known := before or next(iter(encoded), None)) is None:
+        made = settings_of(encoder, passages)
+    else:
+        check_settings(folder, known.settings, encoder, passages)
+        made = {**known.settings, "ids": False}  # what is in ``encoded`` has no ids
+    corpus, ids = wanted(before)
+    hashes, settings = corpus.hashes(), {**made, "ids": ids is not None}
+    if before is not None:
+        if before.settings["ids"] != settings["ids"]:
+            has, give = ("ids", "give ids") if before.settings["ids"] else ("no ids", "omit ids")
+            raise InputError(f"{folder}: the rows of this index have {has}; {give}, or {AGAIN}")
+        if np.array_equal(before.hashes, hashes) and (ids is None or before.ids() == ids):
+            more(len(hashes))
+            _tidy(folder, before)
+            return before, Changes(len(hashes), 0, 0)
     sources = [*([] if before is None else [before]), *(rows for rows in encoded if rows.settings == made)]
     new = np.flatnonzero(_positions(sources, hashes) < 0)
     unseen = new[np.sort(np.unique(hashes[new], return_index=True)[1])]
-    if len(unseen) and settings["precision"] != encoder.precision:
-        raise built_otherwise(folder, f"with --precision {settings['precision']}")
+    if len(unseen) and made["precision"] != encoder.precision:
+        raise built_otherwise(folder, f"with --precision {made['precision']}")
     if len(unseen) < len(hashes):
         more(len(hashes) - len(unseen))
-    if len(unseen):
-        with io.naming(folder):
-            (folder / ENCODED).mkdir(exist_ok=True)
     for start in range(0, len(unseen), BLOCK):
         rows = unseen[start : start + BLOCK]
         path = folder / ENCODED / f"{hashes[rows[0]]:016x}.arrow"
+        path.parent.mkdir(exist_ok=True)
         write_rows(path, made, [_encoded(made, encoder, batch_size, rows, corpus.take(rows), hashes[rows], more)])
         sources.append(Rows(path, verify=False))  # mapped, to save memory
     write_rows(folder / ROWS, settings, _gathered(settings, sources, corpus, ids))
     with suppress(FileNotFoundError):
         shutil.rmtree(folder / ENCODED)
-    written = opened(folder, False)
+    written = Rows(folder / ROWS, verify=False)
     _tidy(folder, written)
-    dropped = Counter(was.tolist()) - Counter(hashes.tolist())
-    return written, Changes(len(hashes) - len(new), len(new), dropped.total())
+    dropped = Counter([] if before is None else before.hashes.tolist()) - Counter(hashes.tolist())
+    return written, Changes(len(hashes) - len(new), len(new), dropped.total()) if known else None
 
 
 def _tidy(folder: Path, rows: Rows) -> None:
@@ -273,13 +332,6 @@ def _tidy(folder: Path, rows: Rows) -> None:
     for path in folder.glob("bm25-*"):
         if path.name.split("-")[1] != rows.generation:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def built_otherwise(folder: Path, how: str, remedy: str = "use the same option") -> InputError:
-    """Returns the error for an index that was built ``how``."""
-    return InputError(
-        f"{folder}: was built {how}; {remedy}, build the index again with --rebuild, or name another folder"
-    )
 
 
 def _positions(sources: Sequence[Rows], hashes: Hashes) -> Numbers:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from ..augment import UNAOptions
 from ..errors import InputError
-from ..losses.contrastive import Contrastive, contrastive_loss
-from ..losses.options import ContrastiveOptions, incompatibility
+from ..losses import ContrastiveOptions
+from ..losses.contrastive import contrastive_loss
 from ..options import options_of
 from ..rng import partners, valid_candidates
 from ..views import Role, entry_keys
@@ -101,14 +101,8 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         for name, value in {**self.parts, "negatives_as": negatives_as}.items():
             if name != "mixed" or mixed is not None:
                 declared[{"mixed": "mix_variant", "negatives_as": "use_as"}.get(name, name)].check(value, name)
-        pairs = negatives_as == "pairs"
-        if pairs and objective != "nt-xent":
+        if negatives_as == "pairs" and objective != "nt-xent":
             raise InputError('negatives_as="pairs": needs objective="nt-xent", in which every text is an anchor')
-        if incompatibility(objective, logits, mixed, pairs):
-            raise InputError(
-                'mixed="release": is defined for objective="infonce", logits="cosine" and '
-                'negatives_as="hard-negatives" only; use mixed="paper"'
-            )
         if cached and has_static_embedding_input(model):
             raise InputError("cached: saves no memory with a StaticEmbedding, which has no activations; omit cached")
         self.model, self.tokenizer = model, getattr(model, "tokenizer", None)
@@ -135,7 +129,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
 
     def calculate_loss(self, reps: list[list[Tensor]], labels: Any = None, *, with_backward: bool = False) -> Tensor:
         """Returns the loss of the mini-batches of each column; ``labels`` are the ``Facts`` of the batch, or None."""
-        loss = self._loss([torch.cat(column) for column in reps], labels)
+        loss = self._loss([torch.cat(column) for column in reps], labels or Facts())
         if with_backward:
             loss.backward()  # type: ignore[no-untyped-call]
             loss = loss.detach()
@@ -147,7 +141,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             raise InputError(
                 'negatives_as="pairs": needs texts, which it encodes twice; call the loss with inputs of the model'
             )
-        return self._loss(embeddings, None)
+        return self._loss(embeddings, Facts())
 
     def get_config_dict(self) -> dict[str, Any]:
         """Returns the parameters, for the model card."""
@@ -176,64 +170,63 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         by_key = {entry.partition("{")[2].partition(",")[0]: entry.strip() for entry in entries}
         return "".join(f"\n{by_key[key]}\n" for key, holds in used.items() if holds)
 
-    def _loss(self, embeddings: list[Tensor], facts: Facts | None) -> Tensor:
+    def _loss(self, embeddings: list[Tensor], facts: Facts) -> Tensor:
         if len(embeddings) < 2:
             raise InputError(
                 "dataset: the loss needs two columns, anchor and positive, got 1; without labels, add a second column "
                 "with the same sentences (SimCSE)"
             )
-        if facts is None:
-            rows = torch.arange(len(embeddings[0]), device=embeddings[0].device)
-            facts = Facts(rows, torch.zeros_like(rows), None)
+        rows, epoch, known = facts
         if self.gather_across_devices and torch.distributed.is_available() and torch.distributed.is_initialized():
             check_equal_rows(embeddings[0])
             embeddings = [all_gather_with_grad(z) for z in embeddings]
-            facts = facts.gathered(all_gather)
+            rows = None if rows is None else all_gather(rows)
+            known = None if known is None else tuple(all_gather(key) for key in known)
         views, roles, columns = self._views([z if z.dtype == torch.float64 else z.float() for z in embeddings])
-        if self.parts["hard_negative_weight"] != 1 and "hard_negative" not in views:
-            raise InputError(
-                'hard_negative_weight: needs a column of negatives, with negatives_as="hard-negatives"; omit '
-                "hard_negative_weight"
-            )
         masks: dict[str, Tensor] = {}
         keys: dict[str, Tensor] = {}
-        if not self.keep_duplicates and facts.keys is not None:
-            place = {"anchor": 0, "positive": 1, **columns}
-            keys = entry_keys({name: facts.keys[place[name]] for name in views}, roles)
-            masks = {name: facts.changed(column) for name, column in columns.items()}
-        drawn = self._partners(roles, masks, facts, embeddings[0].device)
+        if not self.keep_duplicates and known is not None:
+            keys = entry_keys({name: known[column] for name, column in columns.items()}, roles)
+            masks = {
+                name: (known[column] != known[0]) & (known[column] != known[1])
+                for name, column in columns.items()
+                if column > 1
+            }
+        chosen: dict[str, Any] = {}
+        if self.parts["mixed"] == "paper":
+            rows = torch.arange(len(embeddings[0])) if rows is None else rows.cpu()
+            number = 0 if epoch is None else int(epoch[0])
+            chosen["partners"] = self._partners(roles, masks, rows, number).to(embeddings[0].device)
         with torch.autocast(embeddings[0].device.type, enabled=False):
-            return contrastive_loss(views, **self.parts, roles=roles, masks=masks, keys=keys, partners=drawn)
+            return contrastive_loss(views, **self.parts, roles=roles, masks=masks, keys=keys, **chosen)
 
     def _views(self, embeddings: list[Tensor]) -> tuple[dict[str, Tensor], dict[str, Role], dict[str, int]]:
-        """Returns the embeddings and roles by view name, and the column number of each view of negatives."""
-        views = {"anchor": embeddings[0], "positive": embeddings[1]}
-        roles: dict[str, Role] = {"anchor": "anchor", "positive": "positive"}
-        columns: dict[str, int] = {}
+        """Returns the embeddings, the roles and the column numbers of the views, by name."""
+        found: list[tuple[str, Role, int, Tensor]] = [
+            ("anchor", "anchor", 0, embeddings[0]),
+            ("positive", "positive", 1, embeddings[1]),
+        ]
         pairs = self.negatives_as == "pairs"
         count = (len(embeddings) - 2) // (2 if pairs else 1)
-        for number in range(count):
-            name = ("synthetic" if pairs else "hard_negative") + (f"_{number + 1}" if number else "")
-            views[name], roles[name], columns[name] = embeddings[2 + number], "negative", 2 + number
+        for column in range(2, 2 + count):
+            end = f"_{column - 1}" if column > 2 else ""
             if pairs:
-                twin = f"{name}_positive"
-                views[twin], columns[twin] = embeddings[2 + count + number], 2 + number
-                roles[name], roles[twin] = "anchor", "positive"
-        return views, roles, columns
+                found.append((f"synthetic{end}", "anchor", column, embeddings[column]))
+                found.append((f"synthetic{end}_positive", "positive", column, embeddings[column + count]))
+            else:
+                found.append((f"hard_negative{end}", "negative", column, embeddings[column]))
+        return (
+            {name: z for name, _, _, z in found},
+            {name: role for name, role, _, _ in found},
+            {name: column for name, _, column, _ in found},
+        )
 
-    def _partners(
-        self, roles: dict[str, Role], masks: dict[str, Tensor], facts: Facts, device: torch.device
-    ) -> Tensor | None:
+    def _partners(self, roles: dict[str, Role], masks: dict[str, Tensor], rows: Tensor, epoch: int) -> Tensor:
         """Returns the partners of mixed negatives, drawn as in ``cse train``; see ``cse.rng.partners``."""
-        mixed = self.parts["mixed"]
-        options = ContrastiveOptions(self.parts["objective"], mixed_negatives=bool(mixed), mix_variant=mixed or "paper")
-        drawn = Contrastive(options, None).partner_views(roles)  # type: ignore[arg-type]
-        if drawn is None:
-            return None
-        anchors, names = drawn
-        valid = valid_candidates(names, {name: mask.cpu().numpy() for name, mask in masks.items()}, len(facts.rows))
-        chosen = partners(facts.rows.cpu().numpy(), self.seed, int(facts.epoch[0]), anchors, len(names), valid)
-        return torch.from_numpy(chosen).to(device)
+        used = ("anchor", "positive") if self.parts["objective"] == "nt-xent" else ("positive",)
+        names = [name for name, role in roles.items() if role in used]
+        valid = valid_candidates(names, {name: mask.cpu().numpy() for name, mask in masks.items()}, len(rows))
+        return torch.from_numpy(partners(rows.numpy(), self.seed, epoch, len(names), len(names), valid))
 
 
 def check_equal_rows(local: Tensor) -> None:

@@ -6,12 +6,10 @@ recognised by equal token ids. ``NegativesCollator`` adds row numbers and the ep
 
 from __future__ import annotations
 
-import operator
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +22,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from ..encoder.tokens import token_keys
-from ..errors import InputError, check_texts
+from ..errors import InputError, check_integer
 from ..tfidf.index import TfidfIndex
 from ..tfidf.options import DrawOptions
 
@@ -35,42 +33,24 @@ ROW, EPOCH = "cse_row", "cse_epoch"
 """Keys in the inputs of the first column. Their values, ``(B,)`` int64, are the row numbers and the repeated epoch."""
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a loss needs besides the embeddings of a batch of B rows, ``(B,)`` int64 each."""
+class Facts(NamedTuple):
+    """What a loss needs besides the embeddings of a batch of B rows, ``(B,)`` int64 each; None if it is not known."""
 
-    rows: Tensor
-    """Keys of random numbers: the row numbers if they are given, else hashes of the anchors' token ids if every column
-    has token ids, else the positions in the batch."""
-    epoch: Tensor
-    """The epoch, from 0; 0 if it is not known."""
-    keys: tuple[Tensor, ...] | None
+    rows: Tensor | None = None
+    """Keys of random numbers: the row numbers, or else hashes of the anchors' token ids."""
+    epoch: Tensor | None = None
+    """The epoch, from 0."""
+    keys: tuple[Tensor, ...] | None = None
     """For each column, a hash of the token ids without the prompt; None if a column has no token ids."""
-
-    def gathered(self, gather: Callable[[Tensor], Tensor]) -> Facts:
-        """Returns the facts of the whole batch, with the rows of all processes."""
-        keys = None if self.keys is None else tuple(gather(key) for key in self.keys)
-        return replace(self, rows=gather(self.rows), epoch=gather(self.epoch), keys=keys)
-
-    def changed(self, column: int) -> Tensor:
-        """Returns ``(B,)`` bool, False where the column's text equals the anchor or positive of its row."""
-        assert self.keys is not None
-        return (self.keys[column] != self.keys[0]) & (self.keys[column] != self.keys[1])
 
 
 def facts_of(features: Sequence[Mapping[str, Any]], tokenizer: Any) -> Facts:
     """Returns the facts of a batch; ``features`` are the inputs of the model, by column."""
     computed = [column_keys(column, tokenizer) for column in features]
-    known = [key for key in computed if key is not None]
-    keys = tuple(known) if len(known) == len(computed) else None
-    first = features[0]
-    rows = first.get(ROW, None if keys is None else keys[0])
-    if rows is None:
-        inputs = first.get("offsets", first.get("input_ids"))  # ``offsets`` of an EmbeddingBag: one number per row
-        if not isinstance(inputs, Tensor):
-            inputs = next(value for value in first.values() if isinstance(value, Tensor) and value.ndim)
-        rows = torch.arange(len(inputs))
-    return Facts(rows, first.get(EPOCH, torch.zeros_like(rows)), keys)
+    known = tuple(key for key in computed if key is not None)
+    keys = known if len(known) == len(computed) else None
+    rows = features[0].get(ROW, None if keys is None else keys[0])
+    return Facts(rows, features[0].get(EPOCH), keys)
 
 
 def column_keys(features: Mapping[str, Any], tokenizer: Any) -> Tensor | None:
@@ -119,14 +99,13 @@ def add_negatives(
             dataset = dataset.select(np.flatnonzero(~unchanged.any(axis=1)))
 
     Raises:
-        InputError: If ``column`` is missing or does not hold texts, ``row_column`` is missing or does not hold row
-            numbers, a new column exists already, or an option is invalid.
+        InputError: If ``column`` does not hold texts, a new column exists already, or an option is invalid.
 
     Warns:
         UserWarning: If the dataset has no column of positives, which must stand before the negatives in training.
     """
     drawn = _Drawn(index, column, copies, name, drawing)
-    _check_columns(dataset.column_names, drawn, row_column)
+    drawn.check(dataset.column_names)
     if _lacks_positives(dataset.column_names, row_column):
         warnings.warn(f"dataset: {NO_POSITIVES}", stacklevel=2)
     unchanged = np.zeros((len(dataset), copies), dtype=bool)
@@ -184,8 +163,8 @@ class NegativesCollator(SentenceTransformerDataCollator):
         **drawing: See ``DrawOptions``, except ``copy`` and ``epoch``.
 
     Raises:
-        InputError: For an invalid option. When a batch is made: for a missing column, for a dataset without a column of
-            positives, for a text that is not a string, or if the callback was not given to the trainer.
+        InputError: For an invalid option. When a batch is made: for a dataset without a column of positives, for a
+            text that is not a string, or if the callback was not given to the trainer.
     """
 
     def __init__(
@@ -201,8 +180,6 @@ class NegativesCollator(SentenceTransformerDataCollator):
         router_mapping: Any = None,
         **drawing: Unpack[DrawOptions],
     ) -> None:
-        if "epoch" in drawing:
-            raise InputError("epoch: the collator gets it from its callback; omit epoch")
         super().__init__(preprocess_fn, prompts=prompts or {}, router_mapping=router_mapping or {})
         self.drawn = None if index is None else _Drawn(index, column, copies, name, drawing)
         self.row_column = row_column
@@ -233,7 +210,7 @@ class NegativesCollator(SentenceTransformerDataCollator):
         rows = [feature[self.row_column] for feature in features]
         features = [{name: value for name, value in feature.items() if name != self.row_column} for feature in features]
         if self.drawn is not None:
-            _check_columns(list(features[0]), self.drawn, None)
+            self.drawn.check(list(features[0]))
             if _lacks_positives(features[0], None):
                 raise InputError(f"dataset: {NO_POSITIVES}")
             columns = self.drawn([feature[self.drawn.column] for feature in features], rows, epoch=epoch)
@@ -269,25 +246,22 @@ class EpochCallback(TrainerCallback):
 
 
 class _Drawn:
+    """Draws the columns of negatives for the texts of a column."""
+
     def __init__(self, index: Index, column: str, copies: int, name: str, drawing: DrawOptions) -> None:
-        if copies < 1 or "copy" in drawing:
-            raise InputError("copies: must be the number of negatives of each text, 1 or more, in place of copy")
         self.index = index if isinstance(index, TfidfIndex) else TfidfIndex.open(index)
         self.index.draw_options(**drawing)  # raises InputError for an invalid option
         self.column, self.drawing = column, drawing
-        self.names = [name] if copies == 1 else [f"{name}_{number + 1}" for number in range(copies)]
+        self.names = [f"{name}_{number + 1}" for number in range(check_integer(copies, "copies"))]
+        self.names = [name] if copies == 1 else self.names
 
-    def __call__(self, texts: Sequence[str], rows: Sequence[int], **more: Unpack[DrawOptions]) -> dict[str, list[str]]:
-        check_texts(texts, f"column {self.column}")
-        try:
-            numbers = list(map(operator.index, rows))
-        except TypeError:
-            raise InputError("row numbers: must be integers; see number_rows") from None
-        drawing: list[DrawOptions] = [{**self.drawing, **more, "copy": copy} for copy in range(len(self.names))]
-        return {
-            name: self.index.augment(texts, rows=numbers, **options)
-            for name, options in zip(self.names, drawing, strict=True)
-        }
+    def __call__(self, texts: Sequence[str], rows: Sequence[int], **epoch: int) -> dict[str, list[str]]:
+        draw: Any = self.index.augment
+        return {name: draw(texts, rows=rows, copy=n, **epoch, **self.drawing) for n, name in enumerate(self.names)}
+
+    def check(self, columns: Sequence[str]) -> None:
+        if taken := set(self.names) & set(columns):
+            raise InputError(f"column {min(taken)}: the dataset already has a column of this name; give another name")
 
 
 NO_POSITIVES = (
@@ -299,12 +273,3 @@ NO_POSITIVES = (
 def _lacks_positives(names: Iterable[str], row_column: str | None) -> bool:
     """Returns whether a dataset has no column but the anchor, apart from labels and row numbers."""
     return len(set(names) - {*DEFAULT_LABEL_COLUMNS, "dataset_name", row_column}) < 2
-
-
-def _check_columns(names: Sequence[str], drawn: _Drawn, row_column: str | None) -> None:
-    for name in (drawn.column, row_column):
-        if name is not None and name not in names:
-            raise InputError(f"column {name}: the dataset has no such column; it has {', '.join(names)}")
-    for name in drawn.names:
-        if name in names:
-            raise InputError(f"column {name}: the dataset already has a column of this name; give another name")

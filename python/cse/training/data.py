@@ -8,7 +8,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from ..data import readers, tables
 from ..data.corpus import IN_MEMORY, Corpus, Split, hold_out
 from ..data.pairs import LabelledPairs, open_pairs
 from ..encoder.resolve import check_local
-from ..errors import InputError, check_texts, shortened
+from ..errors import InputError, shortened
 from ..evaluation.sts import CLEAN
 from ..tfidf.index import TfidfIndex
 
@@ -36,18 +36,14 @@ MOST_ROWS = 5_000_000
 
 @dataclass
 class TrainingData:
-    """The sentences of a run, or its labelled pairs, of which ``corpus`` holds the anchors.
+    """The sentences of a run, or its labelled pairs."""
 
-    The texts ``judged``, which judge the encoder by their labels, are left out of ``split``; ``unjudged`` says why none
-    do, although a column of labels was named. ``reading`` are the options with which the files were read.
-    """
-
-    corpus: Corpus
+    corpus: Corpus  # for labelled pairs, the anchors
     labelled: LabelledPairs | None
     split: Split
-    reading: dict[str, Any]
-    judged: LabelledTexts | None = None
-    unjudged: str = ""
+    reading: dict[str, Any]  # options with which the files were read
+    judged: LabelledTexts | None = None  # texts that judge the encoder by their labels; ``split`` leaves them out
+    unjudged: str = ""  # why none do, although a column of labels was named
 
     @property
     def columns(self) -> list[Corpus]:
@@ -96,22 +92,9 @@ def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
     """Raises ``InputError`` if the fingerprints of a resumed run differ from those stored when it began."""
     old, new = before.get("files", {}), now.get("files", {})
     changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
-    if changed:
-        raise InputError(f"{where}: {changed[0]} has changed since the run began; restore it, or start a new run")
     if before != now:
-        raise InputError(
-            f"{where}: the corpus or the index differs from the one the run began with; restore the files, or start a "
-            "new run"
-        )
-
-
-def given_texts(texts: Iterable[str] | None, corpus: Sequence[str], named: bool) -> list[str] | None:
-    """Returns sentences in memory as a list; None if there are none."""
-    if texts is None:
-        return None
-    if named or tuple(corpus) not in ((), (IN_MEMORY,)):
-        raise InputError("texts: cannot be combined with corpus, column or pairs; leave out texts, or the others")
-    return check_texts(texts)
+        what = changed[0] if changed else "the corpus or the index"
+        raise InputError(f"{where}: {what} has changed since the run began; restore it, or start a new run")
 
 
 def has_index(folder: str | Path) -> bool:
@@ -130,16 +113,13 @@ def check_source(corpus: Sequence[str], pairs: Sequence[str], tfidf: str | None)
 
 
 def check_inputs(config: Any) -> None:
-    """Raises ``InputError`` for a file, column, folder or index of a configuration that is missing."""
+    """Raises an error for a file, column, folder or index of a configuration that is missing."""
     check_source(config.corpus, config.pairs, config.tfidf)
     corpus_files(config.corpus, config.column)
-    for name in (*config.pairs, *(each for each in config.dev if each != CLEAN)):
-        if not glob.has_magic(name) and "://" not in name and name != "-" and not os.path.exists(name):
-            raise InputError(f"{name}: no such file; check the path")
-    if config.data is not None and not Path(config.data).exists():
-        raise InputError(f"--data {config.data}: no such file or folder")
-    if config.judged_queries is not None and not Path(config.judged_queries).is_dir():
-        raise InputError(f"--judged-queries {config.judged_queries}: no such folder")
+    names = [*config.pairs, *(each for each in config.dev if each != CLEAN), config.data]
+    for name in names:
+        if name not in (None, "-") and not glob.has_magic(name) and "://" not in name:
+            os.stat(name)
     if config.tfidf is not None and not has_index(config.tfidf):
         raise InputError(
             f"--tfidf {config.tfidf}: no TF-IDF index there; make one with cse build-tfidf CORPUS -o {config.tfidf}"
@@ -149,19 +129,18 @@ def check_inputs(config: Any) -> None:
 
 
 def corpus_files(corpus: Sequence[str], column: str | None) -> list[Any]:
-    """Returns the corpus files, if any, with the column of tables; ``InputError`` for a missing file or column."""
+    """Returns the corpus files, if any, with the column of tables; raises an error for a missing file or column."""
     if tuple(corpus) in ((), (IN_MEMORY,)):
         return []
-    missing = [name for name in corpus if not glob.has_magic(name) and not os.path.exists(name)]
-    if missing and " " in missing[0]:
-        raise InputError(
-            f"CORPUS: no such file {shortened(missing[0], 60)!r}; name files with one sentence per line, or in Python "
-            "pass the sentences themselves: train(config, texts=[...])"
-        )
+    for name in corpus:
+        if " " in name and not glob.has_magic(name) and not os.path.exists(name):
+            raise InputError(
+                f"CORPUS: no such file {shortened(name, 60)!r}; name files with one sentence per line, or in Python "
+                "pass the sentences themselves: train(config, texts=[...])"
+            )
     files = readers.resolve(corpus, column)
-    for name in (item for item in files if isinstance(item, str)):
-        if name != "-" and not os.path.exists(name):
-            raise InputError(f"{name}: no such file; check the path")
+    for name in (item for item in files if isinstance(item, str) and item != "-"):
+        os.stat(name)
     return files
 
 

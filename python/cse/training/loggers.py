@@ -32,11 +32,6 @@ LOGGERS: Registry[type[Callback]] = Registry(
 """Callback classes by name, for ``cse train --logger NAME``; they take no arguments. ``jsonl`` is always used."""
 
 
-def loggers(names: Sequence[str]) -> list[Callback]:
-    """Creates the logger ``jsonl`` and the loggers with these names."""
-    return [LOGGERS.get(name, "--logger")() for name in dict.fromkeys(["jsonl", *names])]
-
-
 class JsonLines(Callback):
     """Appends records to ``log.jsonl`` in the folder of the run, one JSON object per line, and flushes every write."""
 

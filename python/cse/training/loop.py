@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,20 +15,19 @@ import numpy.typing as npt
 
 from ..data.corpus import IN_MEMORY
 from ..encoder.device import recorder_of
-from ..errors import InputError, Interrupted, RunError, for_python, sentence
+from ..errors import InputError, Interrupted, RunError, check_texts, for_python, sentence
 from ..io import dumps, write_text
 from .batches.batches import Batch
 from .batches.tokens import Prefetcher
 from .callbacks import Callback, Callbacks
-from .data import check_same, check_source, given_texts
-from .folder.checkpoint import Checkpoint, load_state, remove_others, restore_best, save_checkpoint
-from .folder.find import CONFIG, find_checkpoint
-from .folder.outputs import conclude, describe, environment, judged, opened, run_folder, save
-from .loggers import loggers
+from .data import check_same, check_source
+from .folder import outputs
+from .folder.find import find_checkpoint
+from .loggers import LOGGERS
 from .run import Run
 from .run import RunResult as RunResult
-from .settings.changes import resumed_config as resumed_config
 from .settings.config import TrainConfig
+from .settings.precedence import resumed_config as resumed_config
 from .setup import prepare
 from .step.distributed import Agreement, StopRequest, World, connected
 from .step.recorded import RecordedStep
@@ -75,15 +74,17 @@ def train(
     """
     if not isinstance(config, TrainConfig):
         raise InputError(f"train: a TrainConfig was expected, not one {type(config).__name__}; use TrainConfig(...)")
-    if callback is not None and not isinstance(callback, Callback):
-        raise InputError(f"callback: an object of a subclass of cse.Callback was expected, got {callback!r}")
     if resume is not None:
         checked = resumed_config(resume, config.values(), "resume", "leave these values as they are")
         config = checked if config.given is None else checked.copied(given=config.given)
-    rows = given_texts(texts, config.corpus, named=bool(config.pairs or config.column is not None))
-    config = config if rows is None else config.replace(corpus=(IN_MEMORY,))
+    rows = None
+    if texts is not None:
+        if config.pairs or config.column is not None or config.corpus not in ((), (IN_MEMORY,)):
+            raise InputError("texts: cannot be combined with corpus, column or pairs; leave out texts, or the others")
+        rows, config = check_texts(texts), config.replace(corpus=(IN_MEMORY,))
     check_source(config.corpus, config.pairs, config.tfidf)
-    watching = [*loggers(config.loggers), callback or Callback()]
+    names = dict.fromkeys(["jsonl", *config.loggers])
+    watching = [*(LOGGERS.get(name, "--logger")() for name in names), callback or Callback()]
     with (
         connected(config.device) as world,
         closing(Callbacks(watching) if world.is_main else Callback()) as shown,
@@ -92,21 +93,21 @@ def train(
         if resume is None:
             run = prepare(config, world, progress=shown.on_progress, texts=rows)
             return Trainer(run, world, shown).run()
-        checkpoint = lock.enter_context(opened(Path(resume), world))
+        checkpoint = lock.enter_context(outputs.opened(Path(resume), world))
         run = prepare(config, world, checkpoint.run, shown.on_progress, rows)
         if len(run.batches) < checkpoint.step:
             raise InputError(
                 f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps already done; raise it"
             )
         check_same(checkpoint.state["data"], run.data, f"--resume {resume}")
-        load_state(checkpoint, run.state, run.device, world.rank)
+        outputs.load_state(checkpoint, run.state, run.device, world.rank)
         return Trainer(run, world, shown, checkpoint).run()
 
 
 class Trainer:
     """The training loop of a run from ``prepare``, whose state comes from ``resumed``, if it is resumed."""
 
-    def __init__(self, run: Run, world: World, callback: Callback, resumed: Checkpoint | None = None) -> None:
+    def __init__(self, run: Run, world: World, callback: Callback, resumed: outputs.Checkpoint | None = None) -> None:
         self.prepared, self.world, self.callback, self.resumed = run, world, callback, resumed
         self.state, self.config, self.steps = run.state, run.config, len(run.batches)
         self.buffer = MetricBuffer()
@@ -130,7 +131,7 @@ class Trainer:
         run, state, config, part = self.prepared, self.state, self.config, self.world.part
         tokenizer = state.encoder.tokenizer
         with (
-            run_folder(run, self.world) as folder,
+            outputs.run_folder(run, self.world) as folder,
             StopRequest() as stop,
             Prefetcher(
                 run.batches, tokenizer, config.max_length, part, run.tokens, run.device, config.compile
@@ -147,7 +148,7 @@ class Trainer:
                 step = state.step
                 rate = run.schedule.at(step, self.steps)
                 began = time.perf_counter()
-                with self.failures():
+                with failures(state.step, config):
                     batch = batches.get(step)
                     metrics = self.step(batch, rate)
                 before = state.counters()
@@ -157,26 +158,30 @@ class Trainer:
                 if self.slow and (note := self.slow.update(time.perf_counter() - began)):
                     self.callback.on_warning(note)
 
-                with self.failures():
+                with failures(state.step, config):
                     evaluation_due = self.is_due(config.eval_every)
-                    log_due = evaluation_due or self.is_due(config.log_every)
-                    if log_due:
+                    if evaluation_due or self.is_due(config.log_every):
                         self.write_log()
                     if evaluation_due:
                         self.began += self.evaluate()
                     # Ranks exchange signals after each evaluation, because evaluations may take long.
                     number = agreement.signal(state.step, now=evaluation_due)
-                    ending = evaluation_due and self.out_of_patience()
-                    if ending:
+                    if evaluation_due and self.out_of_patience():
                         self.steps = state.step
-                    if state.step < self.steps and (number or self.is_due(config.save_every)):
-                        self.checkpoint()
-                    elif state.step < self.steps and evaluation_due and self.saved < 0:
-                        # best/ may now hold the result of training, so the run must be resumable.
-                        self.save_if_possible()
-                    if state.step < self.steps and number:
-                        self.interrupted(number)
-            with self.failures():
+                    if state.step < self.steps:
+                        if number or self.is_due(config.save_every):
+                            self.checkpoint()
+                        elif evaluation_due and self.saved < 0:
+                            # best/ may now hold the result of training, so the run must be resumable.
+                            self.save_if_possible()
+                        if number:
+                            self.save_last()
+                            self.callback.on_interrupt(
+                                f"stopped at step {state.step} of {self.steps}; {folder / 'last'} holds the encoder of "
+                                f"that step; resume with: cse train --resume {folder}"
+                            )
+                            raise Interrupted(128 + number)
+            with failures(state.step, config):
                 if self.saved != state.step:  # so that the run can be extended
                     self.save_if_possible()
                 self.save_last()
@@ -184,11 +189,6 @@ class Trainer:
         if stop.number:  # received during the last step
             signal.raise_signal(stop.number)
         return result
-
-    def failures(self) -> AbstractContextManager[None]:
-        """Returns a context manager that converts out-of-memory and write errors to ``RunError``."""
-        config = self.config
-        return failures(self.state.step, config.batch_size, config.max_length, config.chunk_size)
 
     def is_due(self, every: int) -> bool:
         """Returns whether the current step is a multiple of ``every`` (0: never), or the last step."""
@@ -200,13 +200,11 @@ class Trainer:
         if self.resumed is not None and find_checkpoint(folder).name == self.resumed.folder.name:
             self.saved = state.step
             if self.world.is_main:  # a killed process may have left earlier checkpoints
-                remove_others(find_checkpoint(folder), self.kept)
+                outputs.remove_others(find_checkpoint(folder), self.kept)
         if self.world.is_main:
             if self.resumed is not None:
-                restore_best(self.resumed, folder)
-            write_text(folder / CONFIG, run.config.to_toml())
-            write_text(folder / "environment.json", dumps(environment(run), indent=2) + "\n")
-            write_text(folder / "data.json", dumps(describe(run)) + "\n")
+                outputs.restore_best(self.resumed, folder)
+            outputs.describe(run)
             run.index.save(folder)
         self.callback.on_train_begin(run)
         if state.step == 0:
@@ -260,9 +258,9 @@ class Trainer:
             record, keep = state.selector.score(state.step)
             self.callback.on_evaluate(state.step, record)
             if keep:
-                save(run, "best")
+                outputs.save(run, "best")
                 if state.step == 0 and run.measures:
-                    state.selector.before = judged(run)
+                    state.selector.before = outputs.judged(run)
         return time.perf_counter() - began
 
     def out_of_patience(self) -> bool:
@@ -275,7 +273,7 @@ class Trainer:
         self.write_log()
         run, step = self.prepared, self.state.step
         try:
-            save_checkpoint(run, self.kept, self.world)
+            outputs.save_checkpoint(run, self.kept, self.world)
         except OSError as error:
             text = f"{sentence(error)}; the checkpoint of step {step} could not be written"
             try:
@@ -290,7 +288,7 @@ class Trainer:
         """Saves the encoder of the current step as last/, unless it is already saved there."""
         if self.world.is_main and self.last != self.state.step:
             with self.prepared.saved_weights():
-                save(self.prepared, "last")
+                outputs.save(self.prepared, "last")
         self.last = self.state.step
 
     def save_if_possible(self) -> None:
@@ -303,22 +301,12 @@ class Trainer:
             self.saved = self.state.step
             self.callback.on_warning(str(error))
 
-    def interrupted(self, number: int) -> None:
-        """Ends a run after signal ``number``: saves last/ and raises ``Interrupted``."""
-        run = self.prepared
-        self.save_last()
-        self.callback.on_interrupt(
-            f"stopped at step {self.state.step} of {self.steps}; {run.folder / 'last'} holds the encoder of that step; "
-            f"resume with: cse train --resume {run.folder}"
-        )
-        raise Interrupted(128 + number)
-
     def result(self) -> RunResult:
         """Returns the result, and writes it to result.json."""
         run, state, selector = self.prepared, self.state, self.state.selector
         if not self.world.is_main:
             return RunResult(run.folder, state.step, 0, state.seconds, 0, {}, {}, {}, [], {}, [], {})
-        sts, verdict = conclude(run, self.callback)
+        sts, verdict = outputs.conclude(run, self.callback)
         result = RunResult(
             folder=run.folder,
             steps=state.step,

@@ -85,7 +85,6 @@ class Selector:
         self.records: list[dict[str, Any]] = []
         self.best_step = 0
         self.misses = 0  # number of evaluations since an encoder was last selected
-        self.best_record: dict[str, Any] = {}
         self.collapsed: list[int] = []
         self.vectors: list[npt.NDArray[np.float64]] = []
 
@@ -100,13 +99,17 @@ class Selector:
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
         """Restores what ``state`` returned."""
         self.records, self.best_step = values["records"], values["best_step"]
-        self.best_record = next((record for record in self.records if record["step"] == self.best_step), {})
         self.collapsed, self.misses = values["collapsed"], values["misses"]
         # Gold scores and sentences are those of the samples of the selected encoder; see ``verdict``.
         self.before = [
             Sample(task, arrays[f"before.{i}"], unit=name) for i, (task, name) in enumerate(values.get("before", ()))
         ]
         self.vectors = [arrays[f"vectors.{i}"] for i in range(len([k for k in arrays if k.startswith("vectors.")]))]
+
+    @property
+    def best_record(self) -> dict[str, Any]:
+        """The scores of the selected encoder."""
+        return next((record for record in self.records if record["step"] == self.best_step), {})
 
     @property
     def halves(self) -> list[dict[str, Any]]:
@@ -130,7 +133,7 @@ class Selector:
         self.records.append({"step": step, **record})
         self.misses = 0 if keep else self.misses + 1
         if keep:
-            self.best_step, self.best_record = step, self.records[-1]
+            self.best_step = step
         return record, keep
 
     def fault(self, texts: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from ..encoder.trained import SentenceEncoder, check_mask, load_encoder
 from ..errors import InputError
 from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
-from ..losses.base import LossTerm
+from ..losses.base import BatchTerm, LossTerm
 from ..options import parse_options
 from ..registry import Registry
 from ..tfidf.pieces import Pieces
@@ -31,11 +31,12 @@ from .batches.tokens import open_tokens
 from .data import RunIndex, TrainingData, open_data
 from .folder.outputs import choose_folder
 from .run import Run, open_evaluation
-from .settings import precedence, presets
+from .settings import precedence
 from .settings.config import ResolvedConfig, TrainConfig
+from .settings.presets import families
 from .step.distributed import World
 from .step.encode import Forward, rates_of
-from .step.state import Modules, Schedule, TrainState, accelerate, build_optimizer, connect
+from .step.state import Modules, Schedule, TrainState, accelerate, build_optimizer, has_no_dropout
 from .watching import SaturationCheck
 
 # Steps from which compiling, which took 32 s on an H200, took less time than it saved (2.4 ms a step there, 4.0 with
@@ -67,7 +68,9 @@ def prepare(
     filters = {"min_df": settings.min_df, "max_terms": settings.max_terms}
     index = RunIndex(settings.tfidf, folder, named, filters, context)
     context.open_index = index.open
-    evaluated = open_evaluation(settings, presets.is_published((settings.given or {}).get("preset")))
+    preset = (settings.given or {}).get("preset")
+    published = preset is not None and preset.partition("-")[0] not in families()  # a recipe from a paper
+    evaluated = open_evaluation(settings, whole=published)
     opened = open_data(context, progress, texts, settings)
     place = folder
     if settings.name is not None:
@@ -76,14 +79,15 @@ def prepare(
     source = find_model(context.model)
     final = precedence.resolve(settings, source.family, source.pooler, precision)
     place = place or choose_folder(final)
-    made = TextMethods.of(final, context)
+    positive, negatives = text_methods(final, context)
+    methods: dict[str, TextMethod] = {final.positive: positive, **negatives}
     index.check()
-    rows = made.batches(opened, final, world)
+    rows = build_batches(final, opened, positive, negatives, world)
     built = build_modules(final, source, context, rows, world.rank)
-    final = final.with_used_options({**made.all, **built.by_name})
+    final = final.with_used_options({**methods, **built.by_name})
     tokenizer = built.encoder.tokenizer
     ids = open_tokens(rows, opened.columns, tokenizer, final.max_length, opened.reading, progress)
-    negative = next(iter(made.negatives.values()), None)
+    negative = next(iter(negatives.values()), None)
     started = TrainState(
         **vars(built),
         optimizer=build_optimizer(list(built.modules().values()), final.lr, final.weight_decay),
@@ -91,21 +95,23 @@ def prepare(
         saturation=SaturationCheck(final.positive, final.temperature),
         steps=len(rows),
     )
-    examples = made.examples(rows, final.seed)
-    text, warnings = examine(rows, made.negatives, tokenizer, final.max_length, built.encoder.max_length, final.model)
+    examples = make_examples(rows, methods, final.positive, final.seed)
+    text, warnings = examine(rows, negatives, tokenizer, final.max_length, built.encoder.max_length, final.model)
     warnings += [opened.unjudged] if opened.unjudged else []
     if folder is None:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in built.terms.values() if term.warning]
     ranks = {"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}
     in_evaluation = f" in training, {final.eval_pooler} in evaluation" if final.eval_pooler else ""
-    loss = describe_loss(final)
+    loss, options = describe_loss(final), positive.describe()
+    synthetic = [f"{name} {method.describe()}" for name, method in negatives.items()]
     facts = {
         "device": describe_device(device, precision, reason),
         **ranks,
         "recipe": precedence.recipe_reason(final, source.family),
         "model": f"{final.model}, pooler {final.pooler}{in_evaluation}",
         "loss": loss,
-        **made.describe(),
+        "positive": f"{final.positive}{f' ({options})' if options else ''}",
+        "negatives": "; ".join(["in the batch", *synthetic]),
         **opened.describe(),
         **index.facts,
         "steps": describe_steps(final, rows, device),
@@ -113,9 +119,8 @@ def prepare(
         "text": text,
         **({"warning": "; ".join(warnings)} if warnings else {}),
     }
-    used = "; ".join(f"{name} {method.describe()}" for name, method in made.negatives.items())
     card = f"Loss: {loss}. Positives: {final.positive}. "
-    card += f"Synthetic negatives: {used}." if used else "No synthetic negatives."
+    card += f"Synthetic negatives: {'; '.join(synthetic)}." if synthetic else "No synthetic negatives."
     public = {"config": final.public().to_toml(), "methods": final.public_text(card)}
     return Run(
         config=final,
@@ -178,7 +183,10 @@ def build_modules(final: ResolvedConfig, source: Source, context: Context, rows:
         View("anchor", "anchor", dropout=dropout["anchor"], hook=hooks["anchor"]),
         View("positive", "positive", encoder, dropout["positive"], hooks["positive"], draws),
     )
-    connect(rows, views, built, prompted.counted(trained))
+    rows.prompts, rows.views = prompted.counted(trained), views
+    compared = [term for term in built.terms.values() if isinstance(term, BatchTerm)]
+    rows.partner_views = lambda roles: next((names for term in compared if (names := term.partner_views(roles))), None)
+    rows.without_dropout = built.second is None and all(has_no_dropout(view, trained) for view in views)
     return built
 
 
@@ -199,77 +207,50 @@ def create(table: Registry[Any], name: str, config: ResolvedConfig, context: Con
     return method(parse_options(name, method.Options, config.options.get(name, {})), context)
 
 
-@dataclass(frozen=True)
-class TextMethods:
-    """The text methods of a run by name: one that makes positives, and those that make synthetic negatives."""
+def text_methods(config: ResolvedConfig, context: Context) -> tuple[Edit | Pairing, dict[str, Edit]]:
+    """Constructs the method that makes positives, and by name those that make synthetic negatives."""
+    positive = create(AUGMENTATIONS, config.positive, config, context)
+    negatives = {name: create(AUGMENTATIONS, name, config, context) for name in config.negatives}
+    for name, method in negatives.items():
+        if not isinstance(method, Edit):
+            raise InputError(f"--negative {name}: this method makes positives; use --positive {name}")
+        if method.further():
+            raise InputError(f"--negative {name} makes several sentences, and a negative is one; use --positive {name}")
+    return positive, negatives
 
-    positive: dict[str, Edit | Pairing]
-    negatives: dict[str, Edit]
 
-    @classmethod
-    def of(cls, config: ResolvedConfig, context: Context) -> TextMethods:
-        """Constructs the methods that a configuration names."""
-        positive = {config.positive: create(AUGMENTATIONS, config.positive, config, context)}
-        negatives = {name: create(AUGMENTATIONS, name, config, context) for name in config.negatives}
-        for name, method in negatives.items():
-            if not isinstance(method, Edit):
-                raise InputError(f"--negative {name}: this method makes positives; use --positive {name}")
-        return cls(positive, negatives)
+def build_batches(
+    config: ResolvedConfig, data: TrainingData, positive: Edit | Pairing, negatives: Mapping[str, Edit], world: World
+) -> Batches:
+    """Returns the batches of the run; raises ``InputError`` for unusable sizes, or if nothing can be learned."""
+    names = ("batch_size", "seed", "epochs", "max_steps", "accumulate", "keep_duplicates")
+    sizes = {name: getattr(config, name) for name in names}
+    rows = data.split.train
+    batches = Batches(data.corpus, rows, positive, list(negatives.values()), part=world.part, **sizes)
+    if batches.size > len(rows):
+        remedy = "lower it" if len(rows) > 1 else "training needs at least two, and preferably thousands"
+        raise InputError(f"--batch-size: {batches.size} is more than the {len(rows)} training sentences; {remedy}")
+    if not len(batches):
+        raise InputError(f"--accumulate: {batches.accumulate} batches are more than the run has; lower it")
+    check_learnable(batches, config.positive, negatives)
+    return batches
 
-    @property
-    def all(self) -> dict[str, TextMethod]:
-        """All methods by name."""
-        return {**self.positive, **self.negatives}
 
-    def batches(self, data: TrainingData, config: ResolvedConfig, world: World) -> Batches:
-        """Returns the batches of the run; raises ``InputError`` for unusable sizes, or if nothing can be learned."""
-        (positive,) = self.positive.values()
-        for name, edit in self.negatives.items():
-            if edit.further():
-                raise InputError(
-                    f"--negative {name} makes several sentences, and a negative is one; use --positive {name}"
-                )
-        names = ("batch_size", "seed", "epochs", "max_steps", "accumulate", "keep_duplicates")
-        sizes = {name: getattr(config, name) for name in names}
-        rows, negatives = data.split.train, list(self.negatives.values())
-        batches = Batches(data.corpus, rows, positive, negatives, part=world.part, **sizes)
-        if len(rows) < 2:
-            raise InputError(
-                f"CORPUS has {len(rows)} sentence{'s' * (len(rows) != 1)}; contrastive learning needs at least two, "
-                "and preferably thousands"
-            )
-        if batches.size > len(rows):
-            raise InputError(f"--batch-size: {batches.size} is more than the {len(rows)} training sentences; lower it")
-        if not len(batches):
-            raise InputError(f"--accumulate: {batches.accumulate} batches are more than the run has; lower it")
-        if batches.size < world.size:
-            raise InputError(f"--batch-size: {batches.size} is less than the {world.size} processes; raise it")
-        check_learnable(batches, self.positive, self.negatives)
-        return batches
-
-    def describe(self) -> dict[str, str]:
-        """Returns descriptions of the methods for the header of the run."""
-        ((name, positive),) = self.positive.items()
-        options = positive.describe()
-        negatives = ["in the batch", *(f"{key} {method.describe()}" for key, method in self.negatives.items())]
-        return {"positive": f"{name}{f' ({options})' if options else ''}", "negatives": "; ".join(negatives)}
-
-    def examples(self, batches: Batches, seed: int) -> list[Example]:
-        """Returns the first three sentences of the first batch with the texts that the methods make from them."""
-        first = batches[0]
-        if any(block.shared and len({view.passes for view in block.views}) > 1 for block in first.blocks.values()):
-            name = next(iter(self.positive))
-            raise InputError(
-                f"--positive {name}: its options share a dropout mask between the two views, which needs the same "
-                "encoder, dropout and hook for both; omit one of them"
-            )
-        rows = first.rows[:3]
-        texts = batches.corpus.take(rows)
-        return [
-            replace(item, method=name)
-            for name, method in self.all.items()
-            for item in method.examples(texts, rows, Draws(seed, 0))
-        ]
+def make_examples(batches: Batches, methods: Mapping[str, TextMethod], positive: str, seed: int) -> list[Example]:
+    """Returns the first three sentences of the first batch with the texts that the methods make from them."""
+    first = batches[0]
+    if any(block.shared and len({view.passes for view in block.views}) > 1 for block in first.blocks.values()):
+        raise InputError(
+            f"--positive {positive}: its options share a dropout mask between the two views, which needs the same "
+            "encoder, dropout and hook for both; omit one of them"
+        )
+    rows = first.rows[:3]
+    texts = batches.corpus.take(rows)
+    return [
+        replace(item, method=name)
+        for name, method in methods.items()
+        for item in method.examples(texts, rows, Draws(seed, 0))
+    ]
 
 
 def loss_terms(config: ResolvedConfig, context: Context) -> dict[str, LossTerm]:

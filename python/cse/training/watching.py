@@ -15,7 +15,7 @@ from ..errors import RunError, sentence
 
 
 @contextmanager
-def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None) -> Iterator[None]:
+def failures(step: int, config: Any) -> Iterator[None]:
     """Context manager that converts out-of-memory errors, and write errors after the first step, to ``RunError``."""
     try:
         yield
@@ -27,9 +27,9 @@ def failures(step: int, batch_size: int, max_length: int, chunk_size: int | None
         if not is_out_of_memory(error):
             raise
         raise RunError(
-            f"out of memory at step {step + 1} with batches of {batch_size} sentences of up to {max_length} tokens; "
-            f"set --chunk-size {max(1, (chunk_size or batch_size) // 2)}, which changes the result only through "
-            "dropout, or lower --batch-size or --max-length"
+            f"out of memory at step {step + 1} with batches of {config.batch_size} sentences of up to "
+            f"{config.max_length} tokens; set --chunk-size {max(1, (config.chunk_size or config.batch_size) // 2)}, "
+            "which changes the result only through dropout, or lower --batch-size or --max-length"
         ) from None
 
 

@@ -160,28 +160,22 @@ def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
         precision=inputs.precision,
         threads=inputs.threads,
     )
-    tokenizer = _index_tokenizer(config)
-    if tokenizer is not None:
-        counted = "-".join(hash_file(path) for path in _index_texts(config))
-        config = config.replace(tfidf=str(place / f"tfidf-{tokenizer}-{counted}"))
+    if index := _index_of(config):
+        tokenizer, texts = index
+        config = config.replace(tfidf=str(place / f"tfidf-{tokenizer}-{'-'.join(map(hash_file, texts))}"))
     return config
 
 
-def _index_texts(config: TrainConfig) -> list[str]:
-    """Returns the files whose sentences the TF-IDF index of a run counts; none without such an index."""
-    if _index_tokenizer(config) is None:
-        return []
-    return [*config.corpus, *([config.options["parallel"]["file"]] if config.positive == "parallel" else [])]
-
-
-def _index_tokenizer(config: TrainConfig) -> Any:
-    """Returns the tokenizer of the TF-IDF index of a run; None without UNA and UDA."""
+def _index_of(config: TrainConfig) -> tuple[Any, list[str]] | None:
+    """Returns the tokenizer of the TF-IDF index of a run, and the files that it counts; None without UNA and UDA."""
     from cse.training.settings.precedence import with_preset
 
     completed = with_preset(config)
     if "una" not in completed.negatives and completed.positive != "uda":
         return None
-    return completed.options.get("una", {}).get("tokenizer") or "unicode"  # the default of cse build-tfidf
+    paraphrases = [config.options["parallel"]["file"]] if config.positive == "parallel" else []
+    # The default is that of cse build-tfidf.
+    return completed.options.get("una", {}).get("tokenizer") or "unicode", [*config.corpus, *paraphrases]
 
 
 def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
@@ -191,7 +185,8 @@ def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
     recipe, device = cell.recipe, pick_device(inputs.device)
     source = {} if recipe.encoder is not None else source_of(cell, inputs)
     dev = [] if recipe.preset is None else settings_of(cell, inputs)["dev"]
-    counted = [] if recipe.encoder is not None else _index_texts(config_of(cell, inputs, Path()))[1:]
+    index = None if recipe.encoder is not None else _index_of(config_of(cell, inputs, Path()))
+    counted = index[1][1:] if index else []
     values: dict[str, Any] = {
         "preset": recipe.preset,
         "encoder": recipe.encoder,
@@ -321,11 +316,11 @@ def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callba
     if folder.exists():
         shutil.rmtree(folder)  # left by a run that was killed before its first checkpoint
     config = config_of(cell, inputs, place)
-    tokenizer = _index_tokenizer(config)
+    index = _index_of(config)
     place.mkdir(parents=True, exist_ok=True)
     with locked(place, wait=True):  # other processes may need the same index
-        if tokenizer and config.tfidf and not (Path(config.tfidf) / "index.safetensors").exists():
-            TfidfIndex.build(_index_texts(config), tokenizer=tokenizer).save(config.tfidf)
+        if index and config.tfidf and not (Path(config.tfidf) / "index.safetensors").exists():
+            TfidfIndex.build(index[1], tokenizer=index[0]).save(config.tfidf)
     begun.parent.mkdir(parents=True, exist_ok=True)
     write_text(begun, dumps({"identity": made}) + "\n")
     return train(config, callback)

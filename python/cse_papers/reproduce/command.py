@@ -17,7 +17,6 @@ from cse.errors import InputError, RunError
 from cse.options import Device, Imports, Opt, Precision, Threads
 
 if TYPE_CHECKING:
-    from .inputs import Inputs
     from .suites import Row, Table
 
 
@@ -84,6 +83,7 @@ def reproduce_command(
     only the published values are printed. The authors of cse have not reproduced any table at full size, which needs a
     GPU.
     """
+    from .inputs import open_inputs, smoke_inputs
     from .stored import key_of, read_sets
     from .suites import Scorer, find_table, tables
     from .work import Work, announce, run, run_laboratory, show_domain, show_tables
@@ -103,7 +103,12 @@ def reproduce_command(
         show_list(published, as_json)
         return
     printing.check_output()
-    check_picture(picture)
+    if picture is not None:
+        from cse.reports.style import require_extra
+
+        if Path(picture).suffix not in (".png", ".svg"):
+            raise InputError(f"--picture {picture}: the name must end in .png or .svg")
+        require_extra("--picture")
     if not published.suite:
         raise InputError(
             f"{table}: has no row that can be reproduced; to list the tables with such rows: cse reproduce --names"
@@ -126,10 +131,15 @@ def reproduce_command(
         except (KeyError, StopIteration):
             raise InputError(f"--stored {stored}: holds no runs of the table {table}; name another file") from None
         return
-    settings = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
+    settings: dict[str, Any] = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
     settings |= {"dev": dev, "device": device, "precision": precision, "model": base}
     settings["threads"] = threads or int(jobs > 1)
-    inputs = find_inputs(published, place, smoke, dry_run, settings)
+    if smoke:
+        inputs = smoke_inputs(published, place / "smoke", device, settings["threads"])
+    else:
+        # A dry run leaves no files, but counts the rows of the corpora that are made of the evaluation data.
+        made = click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs"
+        inputs = open_inputs(published, made=Path(made), **settings)
     inputs = replace(inputs, stored=tuple(sets.values()))
     scorer = Scorer(published.suite, published.columns, inputs.data, inputs.partial, also)
     work = Work(published, rows, range(seeds), inputs, scorer, place, keep_models, smoke, jobs)
@@ -164,69 +174,31 @@ def reproduce_command(
         printing.say(f"wrote {picture}")
 
 
-def check_picture(picture: str | None) -> None:
-    """Raises ``InputError`` unless a plot can be written to ``picture``; None is no plot."""
-    if picture is None:
-        return
-    if Path(picture).suffix not in (".png", ".svg"):
-        raise InputError(f"--picture {picture}: the name must end in .png or .svg")
-    from cse.reports.style import require_extra
-
-    require_extra("--picture")
-
-
-def find_inputs(table: Table, place: Path, smoke: bool, dry_run: bool, options: dict[str, Any]) -> Inputs:
-    """Returns the inputs of the runs; ``options`` holds the arguments of ``open_inputs`` that are options."""
-    from .inputs import open_inputs, smoke_inputs
-
-    if smoke:
-        return smoke_inputs(table, place / "smoke", options["device"], options["threads"])
-    # A dry run leaves no files, but counts the rows of the corpora that are made of the evaluation data.
-    made = click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs"
-    return open_inputs(table, made=Path(made), **options)
-
-
 def show_list(table: Table | None, as_json: bool) -> None:
     """Prints the tables, or the rows of one table and the files they need."""
-    from .inputs import SENTENCES, is_made
     from .suites import tables
 
-    if table is None:
-        records = [
-            {
-                "table": entry.name,
-                "rows": len(entry.rows),
-                "with a recipe": sum(bool(row.recipes) for row in entry.rows),
-                "source": entry.source,
-            }
-            for entry in tables().values()
-        ]
-    else:
-        records = [
-            {
-                "row": row.name,
-                "recipe": status(row),
-                "needs": ", ".join(
-                    [
-                        f"{name} (else made of --data)" if name in SENTENCES else name
-                        for name in sorted({name for recipe in row.recipes.values() for name in recipe.needs()})
-                        if not is_made(name)
-                    ]
-                    + (
-                        ["--pairs"]
-                        if any(each.labelled and "pairs" not in each.settings for each in row.recipes.values())
-                        else []
-                    )
-                ),
-            }
-            for row in table.rows
-        ]
-        if any(row.remark for row in table.rows):
-            records = [{**record, "remark": row.remark} for record, row in zip(records, table.rows, strict=True)]
+    records: list[dict[str, Any]] = []
+    for entry in tables().values() if table is None else ():
+        trained = sum(bool(row.recipes) for row in entry.rows)
+        records.append({"table": entry.name, "rows": len(entry.rows), "with a recipe": trained, "source": entry.source})
+    rows = () if table is None else table.rows
+    for row in rows:
+        remark = {"remark": row.remark} if any(other.remark for other in rows) else {}
+        records.append({"row": row.name, "recipe": status(row), "needs": ", ".join(needs(row)), **remark})
     if as_json:
         printing.result({"tables" if table is None else "rows": records}, True, [])
     else:
         printing.table([{key: str(value) for key, value in record.items()} for record in records])
+
+
+def needs(row: Row) -> list[str]:
+    """Returns the files that a row needs: names for ``--file``, and ``--pairs``."""
+    from .inputs import SENTENCES, is_made
+
+    names = sorted({name for recipe in row.recipes.values() for name in recipe.needs() if not is_made(name)})
+    pairs = any(each.labelled and "pairs" not in each.settings for each in row.recipes.values())
+    return [f"{name} (else made of --data)" if name in SENTENCES else name for name in names] + ["--pairs"] * pairs
 
 
 def status(row: Row) -> str:
@@ -234,6 +206,4 @@ def status(row: Row) -> str:
     if not row.recipes:
         return row.status
     first = next(iter(row.recipes.values()))
-    if first.encoder is not None:
-        return f"evaluates {first.encoder}"
-    return first.preset or "the defaults of the model"
+    return f"evaluates {first.encoder}" if first.encoder else first.preset or "the defaults of the model"

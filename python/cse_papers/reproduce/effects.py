@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import math
 import statistics
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
 from cse.errors import InputError
 from cse.evaluation.significance import direction
 from cse.evaluation.sts import CLEAN_FILES
+from cse.io import read_toml
 
 from .bootstrap import TITLES, interval
 from .cells import Cell
@@ -160,30 +160,37 @@ def laboratory(file: Path | None = None, imports: tuple[str, ...] = ()) -> Labor
     return Laboratory(whole, systems, published, tuple(comparisons))
 
 
+class UserRow(TypedDict):
+    name: str
+    like: NotRequired[str]
+    tau: NotRequired[float]
+    settings: NotRequired[dict[str, Any]]
+
+
+class RowsFile(TypedDict):
+    rows: list[UserRow]
+
+
 def _read_rows(file: Path, known: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the rows of the user's file."""
-    try:
-        rows = tomllib.loads(file.read_text(encoding="utf8"))["rows"]
-        names = [each["name"] for each in rows]
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise InputError(f"--rows {file}: must be TOML with [[rows]], each with a name ({error})") from None
-    taken = {BEFORE, *(each["name"] for each in known["rows"])}
-    made = {f"{name}, {change}" for name, changes in known["changes"].items() for change in changes}
-    kinds: dict[str, Any] = {"name": str, "like": str, "tau": (int, float), "settings": dict}
-    for each, name in zip(rows, names, strict=True):
-        unknown = each.keys() - kinds.keys()
-        if unknown:
-            raise InputError(f"--rows {file}: row {name}: unknown key {min(unknown)}, not name, like, tau or settings")
-        for key in each:
-            if not isinstance(each[key], kinds[key]):
-                raise InputError(f"--rows {file}: row {name}: {key} has another type than docs/reproduce.md shows")
-        if name in taken | made or names.count(name) > 1:
-            raise InputError(f"--rows {file}: row {name}: the name is taken; choose another one")
-        if each.get("like", name) not in {name, *taken} - {BEFORE}:
-            raise InputError(f"--rows {file}: row {name}: like names no row of the laboratory, {each['like']!r}")
-        if f"{each.get('tau', 0.05):g}" not in known["columns"]:
-            raise InputError(f"--rows {file}: row {name}: tau must be one of {', '.join(known['columns'])}")
-    return list(rows)
+    rows: list[dict[str, Any]] = [{**each} for each in read_toml(file, RowsFile)["rows"]]
+    taken = [BEFORE, *(each["name"] for each in known["rows"])]
+    taken += [f"{name}, {change}" for name, changes in known["changes"].items() for change in changes]
+    for each in rows:
+        name, tau = each["name"], f"{each.get('tau', 0.05):g}"
+        wrong = next(
+            (f"unknown key {key}, not name, like, tau or settings" for key in each.keys() - UserRow.__annotations__), ""
+        )
+        if name in taken:
+            wrong = "the name is taken; choose another one"
+        elif each.get("like", name) not in {name, *(row["name"] for row in known["rows"])}:
+            wrong = f"like names no row of the laboratory, {each['like']!r}"
+        elif tau not in known["columns"]:
+            wrong = f"tau must be one of {', '.join(known['columns'])}"
+        if wrong:
+            raise InputError(f"--rows {file}: row {name}: {wrong}")
+        taken.append(name)
+    return rows
 
 
 class Results:

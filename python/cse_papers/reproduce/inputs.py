@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -122,9 +123,7 @@ def laboratory_inputs(inputs: Inputs, place: Path, dry_run: bool, say: Callable[
 
     if inputs.corpus is None:
         raise InputError("--corpus: name the file of sentences to train on")
-    place.mkdir(parents=True, exist_ok=True)
-    short = place / "sentences.txt"
-    write_text(short, "".join(f"{line}\n" for line in first_sentences(inputs.corpus, SHORT_CORPUS)))
+    short = _write(place / "sentences.txt", first_sentences(inputs.corpus, SHORT_CORPUS))
     base = inputs.model
     if base is None and dry_run:
         base = "minilm"  # of the same shape
@@ -135,13 +134,11 @@ def laboratory_inputs(inputs: Inputs, place: Path, dry_run: bool, say: Callable[
 
 def clean_files(data: Path, folder: Path) -> tuple[str, ...]:
     """Writes the development sets of ``cse.evaluation.sts.clean_development`` to a folder; returns their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for title, pairs in clean_development(data).items():
         path = folder / f"{title.replace(',', '').replace(' ', '-').lower()}.tsv"
         rows = zip(pairs.gold.tolist(), pairs.left, pairs.right, strict=True)
-        write_text(path, "score\tsentence1\tsentence2\n" + "".join(f"{g}\t{a}\t{b}\n" for g, a, b in rows))
-        paths.append(str(path))
+        paths.append(str(_write(path, ["score\tsentence1\tsentence2", *(f"{g}\t{a}\t{b}" for g, a, b in rows)])))
     return tuple(paths)
 
 
@@ -159,9 +156,7 @@ def sts_sentences(data: Path, folder: Path, names: Iterable[str]) -> dict[str, s
         if count is not None and count < len(sentences):
             order = Draws(0, 0).uniform(np.arange(len(sentences)), "sentences of an STS file")[:, 0]
             sentences = [sentences[row] for row in np.sort(np.argsort(order, kind="stable")[:count])]
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / f"{name}.txt", "\n".join(sentences) + "\n")
-        corpora[name] = str(folder / f"{name}.txt")
+        corpora[name] = str(_write(folder / f"{name}.txt", sentences))
     return corpora
 
 
@@ -172,101 +167,74 @@ def documents(data: Path, folder: Path, names: Sequence[str]) -> dict[str, str]:
     paths = {}
     for name in names:
         collection = Retrieval(RetrievalOptions(), str(find(data, name.removeprefix(DOCUMENTS))))
-        texts = (" ".join(collection.documents[key].split()) for key in sorted(collection.documents, reverse=True))
-        folder.mkdir(parents=True, exist_ok=True)
-        paths[name] = str(folder / f"{name.replace(' ', '-')}.txt")
-        write_text(paths[name], "".join(f"{text}\n" for text in texts if text))
+        texts = [" ".join(collection.documents[key].split()) for key in sorted(collection.documents, reverse=True)]
+        paths[name] = str(_write(folder / f"{name.replace(' ', '-')}.txt", [text for text in texts if text]))
     return paths
 
 
-# Number of steps per run.
-STEPS = 2
-# Maximum number of sentences in the corpus.
-ROWS = 300
-# Number of pairs per STS file.
-PAIRS_EACH = 24
-# Maximum number of word pieces of the tokenizer.
-VOCABULARY = 1500
+# Of a smoke run: steps per run, maximum number of sentences in the corpus, pairs per STS file, and word pieces.
+STEPS, ROWS, PAIRS_EACH, VOCABULARY = 2, 300, 24, 1500
 CLASSES = {"trec": 6}
 """Number of labels of each transfer task with more than two labels."""
 
 
 def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs:
     """Writes a tiny model and tiny data for a table to ``place``, and returns the inputs of its runs."""
-    place.mkdir(parents=True, exist_ok=True)
     sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")
     rows = [row for row in sample if len(row.split()) > 5][:ROWS]
-    corpus = place / "corpus.txt"
-    _write(corpus, rows)
-    data = place / "data"
-    data.mkdir(exist_ok=True)
-    generator = random.Random(0)
+    data, generator = place / "data", random.Random(0)
+
+    def drawn(count: int) -> list[str]:
+        return [generator.choice(rows) for _ in range(count)]
+
+    def number() -> str:
+        return f"{generator.random():.3f}"
+
+    corpus = _write(place / "corpus.txt", rows)
     for stem in (*TASKS, *TRAIN):
-        _write(data / f"{stem}.tsv", [f"{generator.random() * 5:.2f}\t{a}\t{b}" for a, b in _pairs(rows, generator)])
-    _transfer(data, rows, generator)
+        lines = [f"{generator.random() * 5:.2f}\t{a}\t{b}" for a, b in (drawn(2) for _ in range(PAIRS_EACH))]
+        _write(data / f"{stem}.tsv", lines)
+    for stem, task in TRANSFER.items():
+        for split in task.rows:
+            labels = [str(row % CLASSES.get(stem, 2)) for row in range(60)]
+            lines = ["\t".join([label, *drawn(2 if task.pairs else 1)]) for label in labels]
+            _write(data / (f"{stem}.tsv" if split == "all" else f"{stem}.{split}.tsv"), lines)
     for column in table.columns:
         if table.suite in ("columns", "domain") and column not in {title for title, _ in TASKS.values()}:
-            _collection(data / column, rows)
-    labelled = place / "pairs.csv"
-    triples = [",".join(f'"{_plain(text)}"' for text in (a, b, a[::-1])) for a, b in _pairs(rows, generator, 48)]
-    _write(labelled, ["sent0,sent1,hard_neg", *triples])
+            _write(data / column / "corpus.tsv", [f"d{n}\t{row}" for n, row in enumerate(rows[:60])])
+            _write(data / column / "queries.tsv", [f"q{n}\t{' '.join(rows[n].split()[:5])}" for n in range(12)])
+            judged = ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(12))]
+            _write(data / column / "qrels" / "test.tsv", judged)
+    pairs = ([text.replace('"', "") for text in drawn(2)] for _ in range(48))
+    labelled = _write(place / "pairs.csv", ["sent0,sent1,hard_neg", *(f'"{a}","{b}","{a[::-1]}"' for a, b in pairs)])
     words = sorted({word for row in rows for word in row.split()})
-    synonyms, glove = place / "synonyms.txt", place / "glove.txt"
-    _write(synonyms, [f"{word}\tother{word}" for word in words])
-    _write(
-        glove, [f"{word} {generator.random():.3f} {generator.random():.3f} {generator.random():.3f}" for word in words]
-    )
     needed = table.needs()
-    parallel = place / "parallel.txt"
-    _write(parallel, [" ".join(reversed(row.split())) for row in rows])
-    named = {name: str(parallel) for name in needed}
-    named |= {"glove": str(glove), "synonyms": str(synonyms), "nli-sentences": str(corpus), "running-text": str(corpus)}
+    reversed_rows = _write(place / "parallel.txt", [" ".join(reversed(row.split())) for row in rows])
+    named = {name: str(reversed_rows) for name in needed}
+    named |= {
+        "glove": str(_write(place / "glove.txt", [f"{word} {number()} {number()} {number()}" for word in words])),
+        "synonyms": str(_write(place / "synonyms.txt", [f"{word}\tother{word}" for word in words])),
+        "nli-sentences": str(corpus),
+        "running-text": str(corpus),
+    }
     named |= {name: str(labelled) for name in table.needs("pairs")}
     named |= sts_sentences(data, place, needed)
     model = str(_model(place / "tiny", rows))
     named |= {name: model for name in needed if name == BASE or name.startswith(TRAINED)}
-    return Inputs(
-        data,
-        corpus,
-        labelled,
-        named,
-        device=device,
-        precision="fp32",
-        threads=threads,
-        max_steps=STEPS,
-        model=model,
-        partial=True,
-        batch_size=8,
-    )
+    settings: dict[str, Any] = {
+        "device": device,
+        "precision": "fp32",
+        "threads": threads,
+        "max_steps": STEPS,
+        "batch_size": 8,
+    }
+    return Inputs(data, corpus, labelled, named, model=model, partial=True, **settings)
 
 
-def _plain(text: str) -> str:
-    return text.replace('"', "")
-
-
-def _write(path: Path, lines: Sequence[str]) -> None:
-    path.write_text("\n".join(lines) + "\n", encoding="utf8")
-
-
-def _pairs(rows: Sequence[str], generator: random.Random, count: int = PAIRS_EACH) -> list[tuple[str, str]]:
-    return [(generator.choice(rows), generator.choice(rows)) for _ in range(count)]
-
-
-def _transfer(data: Path, rows: Sequence[str], generator: random.Random) -> None:
-    for stem, task in TRANSFER.items():
-        for split in task.rows:
-            lines = []
-            for number in range(60):
-                texts = [generator.choice(rows) for _ in range(2 if task.pairs else 1)]
-                lines.append("\t".join([str(number % CLASSES.get(stem, 2)), *texts]))
-            _write(data / (f"{stem}.tsv" if split == "all" else f"{stem}.{split}.tsv"), lines)
-
-
-def _collection(folder: Path, rows: Sequence[str]) -> None:
-    (folder / "qrels").mkdir(parents=True, exist_ok=True)
-    _write(folder / "corpus.tsv", [f"d{n}\t{row}" for n, row in enumerate(rows[:60])])
-    _write(folder / "queries.tsv", [f"q{n}\t{' '.join(row.split()[:5])}" for n, row in enumerate(rows[:12])])
-    _write(folder / "qrels" / "test.tsv", ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(12))])
+def _write(path: Path, lines: Iterable[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, "".join(f"{line}\n" for line in lines))
+    return path
 
 
 def _model(folder: Path, rows: Sequence[str]) -> Path:
@@ -276,25 +244,22 @@ def _model(folder: Path, rows: Sequence[str]) -> Path:
 
     if (folder / "config.json").exists():
         return folder
-    folder.mkdir(parents=True, exist_ok=True)
     # Not made by the trainer of tokenizers, which breaks ties differently each time.
     words = Counter(word for row in rows for word in re.findall(r"\w+|\S", row.lower()))
     letters = sorted(set("".join(words)))
     common = sorted(words, key=lambda word: (-words[word], word))
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters), *common]
-    _write(folder / "vocab.txt", [*dict.fromkeys(pieces)][:VOCABULARY])
-    tokenizer = BertTokenizer(vocab=str(folder / "vocab.txt"))
+    tokenizer = BertTokenizer(vocab=str(_write(folder / "vocab.txt", [*dict.fromkeys(pieces)][:VOCABULARY])))
     tokenizer.save_pretrained(folder)
-    state = torch.random.get_rng_state()
-    torch.manual_seed(0)
-    shape = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=288,  # more than any number of dimensions in the Matryoshka rows
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=128,
-    )
-    BertForMaskedLM(shape).save_pretrained(folder)
-    torch.random.set_rng_state(state)
+    # The width is more than any number of dimensions in the Matryoshka rows.
+    sizes: dict[str, Any] = {
+        "hidden_size": 288,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "intermediate_size": 64,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=128, **sizes))
+    model.save_pretrained(folder)
     return folder

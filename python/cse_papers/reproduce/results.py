@@ -1,4 +1,4 @@
-"""Compares published values with ours: means, intervals and tests, as JSON, Markdown and plots."""
+"""Compares published values with ours: means, intervals and tests, as JSON, Markdown and plots; losses on documents."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import numpy as np
 
 from cse.evaluation.significance import Difference, holm, t_interval
 
+from .bootstrap import Vector, mean_interval
+from .stored import Records
 from .suites import ANY, Row, Table
 
 if TYPE_CHECKING:
     from cse.reports.style import Panel
 
-    from .plan import Plan
+    from .work import Plan
 
 Stored = Mapping[str, Sequence[Mapping[str, Any]]]
 """Stored cells by the name of the row."""
@@ -103,7 +105,7 @@ def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict
 
 
 def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the table as a JSON object; ``notes`` are the notes of a ``plan.Plan``."""
+    """Returns the table as a JSON object; ``notes`` are those of a ``work.Plan``."""
     records = []
     for row in rows:
         ours = collect(table, row, stored)
@@ -200,7 +202,7 @@ def _ours(ours: Ours | None, published: float) -> str:
 
 def panels(table: Table, rows: Sequence[Row], stored: Stored) -> list[Panel]:
     """Returns a panel for each column: published values as crosses, ours as points with their intervals."""
-    from cse.reports.style import COLOURS, INK, Panel, legend
+    from cse.reports.style import COLOURS, INK, Panel, labelled
 
     def draw_column(column: str) -> Any:
         place = table.columns.index(column)
@@ -221,11 +223,45 @@ def panels(table: Table, rows: Sequence[Row], stored: Stored) -> list[Panel]:
                 axes.plot(ours.mean, y, marker="o", linestyle="", color=COLOURS[0])
             axes.set_yticks(range(len(some)), [row.name for row in some], fontsize=6)
             axes.invert_yaxis()
-            axes.set_xlabel(table.metric, fontsize=7)
             axes.grid(axis="x", alpha=0.4)
-            legend(axes)
+            labelled(axes, table.metric, "")
+            axes.xaxis.label.set_fontsize(7)
 
         return draw
 
     caption = "Crosses: published values. Points: our means, with 95 % intervals over seeds."
     return [Panel(column, caption, draw_column(column)) for column in table.columns]
+
+
+def changes_on_documents(table: Table, sets: Mapping[str, Records]) -> tuple[list[str], list[list[str]]]:
+    """Returns the names of the columns, and the changes of each row of ``domain`` that has runs on all collections.
+
+    A row is trained on the documents of each collection. The changes of nDCG@10 from the untrained model have 95 %
+    intervals over queries and seeds, and are compared with those of the standard loss at the same temperature.
+    """
+    found: dict[str, dict[str, dict[tuple[str, int], Vector]]] = {}  # by row, collection, and set and seed
+    for name, records in sets.items():
+        scores = {key: np.array(each["draws"]["ndcg"], dtype=np.float64) / 100 for key, each in records.items()}
+        before = {column: each for (_, column, seed), each in scores.items() if seed is None}
+        for (method, column, seed), each in sorted(scores.items(), key=str):
+            if seed is not None and column in before:
+                found.setdefault(method, {}).setdefault(str(column), {})[name, seed] = each - before[column]
+    collections = sorted({column for runs in found.values() for column in runs})
+    rows = []
+    for row in table.rows:
+        own = found.get(row.name, {})
+        standard = found.get(row.name.replace(row.method.rpartition(", ")[0], "standard"), {})
+        if row.method == "before training" or own.keys() != set(collections):
+            continue
+        values = [np.array(list(own[key].values())) for key in collections]
+        both = [[run for run in own[key] if run in standard.get(key, {})] for key in collections]
+        difference = ""
+        if own is not standard and all(both):
+            pairs = [(own[key], standard[key], runs) for key, runs in zip(collections, both, strict=True)]
+            difference = mean_interval([np.array([a[run] - b[run] for run in runs]) for a, b, runs in pairs])
+        numbers = sorted({len(each) for each in values})
+        seeds = str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
+        means = [each.mean() for each in values]
+        cells = [f"{mean:+.1f}" for mean in means]
+        rows.append([row.method, seeds, *cells, mean_interval(values), difference, f"{min(means):+.1f}"])
+    return ["loss, tau", "seeds", *collections, "mean", "minus standard", "worst"], rows

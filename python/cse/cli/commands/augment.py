@@ -57,9 +57,9 @@ def augment_command(
     negative is a JSON object that lists the replaced words with their character offsets, replacements, probabilities
     and ranks.
 
-    With --parts, -o is a folder with one part per file, such as part-00000.txt.zst, and a manifest. Rows are numbered
-    across all files, so the negatives are the same as without --parts. If the command is interrupted, run it again to
-    make the missing parts. --engine ray writes the same folder, but distributes the files over a Ray cluster.
+    With --parts, -o is a folder with one part per file, such as part-00000.txt.zst, and a record of each part. Rows are
+    numbered across all files, so the negatives are the same as without --parts. If the command is interrupted, run it
+    again to make the missing parts. --engine ray writes the same folder, but distributes the files over a Ray cluster.
     """
     output = None if output == "-" else output
     as_parts = options.wants_parts(as_parts, engine, output, sentences)
@@ -70,7 +70,7 @@ def augment_command(
     if as_parts:
         if engine == "ray" and index.pieces is not None:
             raise InputError("--engine ray cannot be combined with an index of wordpieces; use --engine local")
-        from ...sharding.jobs import augment_job
+        from ...sharding import augment_job
         from .. import parts
 
         assert output is not None
@@ -85,7 +85,7 @@ def augment_command(
             reading=reading.options,
             elsewhere=engine == "ray",
         )
-        parts.run(job, sentences, reading.column, output, engine, "sentences", as_json, known=index.files, index=tfidf)
+        parts.run(job, sentences, reading.column, output, engine, "sentences", as_json, known=index.files)
         return
     inputs = readers.resolve(sentences or ["-"], reading.column)
     started = time.perf_counter()

@@ -56,9 +56,9 @@ def encode_command(
     Memory use does not grow with the input. If the command is interrupted, FILE.part remains; run the same command
     again to resume from it.
 
-    With --parts, -o is a folder with one part per file and a manifest. Rows are numbered across all files. If the
-    command is interrupted, run it again to make the missing parts. --engine ray writes the same folder, but distributes
-    the files over the workers of a Ray cluster, each of which loads the model once.
+    With --parts, -o is a folder with one part per file, and a record of each part. Rows are numbered across all files.
+    If the command is interrupted, run it again to make the missing parts. --engine ray writes the same folder, but
+    distributes the files over the workers of a Ray cluster, each of which loads the model once.
     """
     as_parts = options.wants_parts(as_parts, engine, output, sentences)
     if form is not None and not as_parts:
@@ -78,18 +78,15 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
             raise InputError(
                 "-o: name the output file; binary output cannot go to a terminal, nor be combined with --json"
             )
-    elif not Path(output).absolute().parent.is_dir():
-        raise InputError(f"-o {output}: its folder does not exist; create it first")
-    elif Path(output).is_dir():
-        raise InputError(f"-o {output} is a folder; name a file")
     place = Path(output or "-")
     is_device = place.exists() and not place.is_file() and not place.is_dir()  # such as /dev/null or a pipe
     target = None if output is None or is_device else output
     if target is not None:
         check_format(target)
+        os.stat(place.parent)
     for item in readers.resolve(sentences or ["-"], encoding.column):  # before torch is imported
-        if isinstance(item, str) and item != "-" and not os.path.exists(item):
-            raise InputError(f"{item}: no such file; check the path")
+        if isinstance(item, str) and item != "-":
+            os.stat(item)
     from ...encoder.device import describe_device, set_threads
     from ...encoder.encoder import Encoder
     from ...encoder.resolve import model_digest
@@ -146,13 +143,12 @@ def encode_parts(
 ) -> None:
     from ...encoder.device import describe_device, set_threads
     from ...encoder.encoder import Encoder
-    from ...sharding.jobs import encode_job
+    from ...sharding import encode_job
     from .. import parts
 
     there = engine == "ray"
     if there and encoding.precision == "auto":
         raise InputError("--precision auto: the processors of a cluster may differ; choose fp32 or bf16")
-    check_format(f"part{suffix}")
     set_threads(encoding.threads)
     arguments = {"model": model, **encoding.arguments}
     encoder = Encoder(**{**arguments, "device": "cpu"} if there else arguments)

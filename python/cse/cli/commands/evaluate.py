@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from ...evaluation.ranking import System
 
 
-# Restrictions of --pool and --judged.
+# Restrictions of --pool and --judged, and options that apply to one suite.
 BY_PERSON: dict[str, Any] = {"excludes": ("data", "seeds", "allow_partial", "settings", "dims")}
+STS, RETRIEVAL = If("suites", ("sts",)), If("suites", ("retrieval",))
 
 # Options of both commands.
 Suites = Annotated[tuple[str, ...], Opt("Suite; see cse methods.", "NAME", flag="--suite")]
@@ -45,7 +46,7 @@ class Evaluated:
         Opt(
             "Rank documents by their best passage of at most N tokens; max: the model's maximum length.",
             "N|max",
-            needs=If("suites", ("retrieval",)),
+            needs=RETRIEVAL,
         ),
     ] = None
     dims: FirstDims = None
@@ -91,19 +92,12 @@ def eval_command(
         Opt("Task of mteb, such as SciFact, in place of a suite.", "TASK", excludes=("hybrid", "passages")),
     ] = (),
     allow_partial: AllowPartial = False,
-    compare_published: Annotated[
-        bool, Opt("Also list the papers' STS averages.", needs=If("suites", ("sts",)))
-    ] = False,
+    compare_published: Annotated[bool, Opt("Also list the papers' STS averages.", needs=STS)] = False,
     hard: Annotated[
-        int,
-        Ge(0),
-        Opt("List N hard pairs of each STS file: low scores with high cosines.", "N", needs=If("suites", ("sts",))),
+        int, Ge(0), Opt("List N hard pairs of each STS file: low scores with high cosines.", "N", needs=STS)
     ] = 0,
     run: Annotated[
-        str | None,
-        Opt(
-            "Write the rankings of the suite retrieval to a TREC run file.", "FILE", needs=If("suites", ("retrieval",))
-        ),
+        str | None, Opt("Write the rankings of the suite retrieval to a TREC run file.", "FILE", needs=RETRIEVAL)
     ] = None,
     markdown: Markdown = False,
     settings: Settings = (),
@@ -155,9 +149,10 @@ def eval_command(
             printing.echo()
         printing.table([cells(row) for row in report.rows], title="" if wide else title, markdown=markdown)
         scores = {key: value for key, value in report.summary.items() if value is not None}
-        lines = [f"{key.replace('_', ' ')}: {cell(key, value)}" for key, value in scores.items()]
-        for line in [*lines, *(f"Note: {note}" for note in report.notes)]:
+        for line in [f"{key.replace('_', ' ')}: {cell(key, value)}" for key, value in scores.items()]:
             printing.echo(line)
+        for note in report.notes:
+            printing.echo(f"Note: {note}")
     for note in result.notes:
         printing.echo(f"Note: {note}")
     if listed:

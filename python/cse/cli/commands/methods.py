@@ -29,13 +29,13 @@ def methods_command(
     """
     printing.check_output()
     if combinations:
-        from ...training.settings import changes
+        from ...training.settings import precedence
 
         records = [
             {"positive": positive, "loss": loss, "una": form, "refused": reason}
-            for (positive, loss, form), reason in changes.combinations().items()
+            for (positive, loss, form), reason in precedence.combinations().items()
         ]
-        printing.result({"combinations": records}, as_json, [changes.table_of_combinations()])
+        printing.result({"combinations": records}, as_json, [precedence.table_of_combinations()])
         return
     if name is None:
         list_methods(as_json)

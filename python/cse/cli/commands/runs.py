@@ -114,8 +114,8 @@ def report_command(
     stored = read_run(run)
     from ...encoder.device import set_threads
     from ...io import write_text
+    from ...reports.curves import Material
     from ...reports.page import report_page
-    from ...reports.pictures import Material, write_pictures
     from ...training.folder.find import check_links
 
     path = Path(output) if output is not None else stored.folder / "report.html"
@@ -127,7 +127,7 @@ def report_command(
         page = report_page(material)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page.html)
-    files = [] if pictures is None else write_pictures(material, Path(pictures))
+    files = [] if pictures is None else material.write_pictures(Path(pictures))
     value = {"page": str(path), "pictures": files, "changes": page.changes, "left_out": page.left_out}
     left_out = [f"{name} is left out: {why}" for name, why in page.left_out.items()]
     printing.result(value, as_json, [*left_out, *files, str(path)])

@@ -115,13 +115,11 @@ def search_command(
 
 
 def model_of(model: str | None, output: str, encoding: Encoding) -> tuple[str, str, Encoding]:
-    from ...search.index import built_with
+    from ...search.rows import built_with, opened
 
-    settings = built_with(output if model is None else model)
+    settings = opened(Path(output), verify=False).arguments if model is None else built_with(Path(model))
     if settings is None:
-        if model is None:
-            raise InputError(f"{output}: no index there; make one with 'cse search MODEL CORPUS -o {output}'")
-        return model, output, encoding
+        return str(model), output, encoding
     if model is not None:
         if "output" in given_options() and Path(output) != Path(model):
             raise InputError(f"-o {output}: {model} is an index too; leave out one of them, or name a model")

@@ -160,7 +160,7 @@ def doctor_command(
     if words.tokenizer == "wordpieces":
         raise InputError("--tokenizer wordpieces: cse doctor counts words; choose unicode, whitespace or treebank")
     inputs = readers.resolve(corpus, reading.column)
-    from ...search.terms import SAMPLE, looks_like_code
+    from ...search.bm25 import SAMPLE, looks_like_code
 
     started = time.perf_counter()
     seen: dict[str, Any] = json.loads(

@@ -173,9 +173,8 @@ def train_command(
     """
     from ...registry import parse_setting
     from ...training.data import check_inputs
-    from ...training.settings.changes import differences, repeated, resumed_config
     from ...training.settings.config import TrainConfig, read_toml
-    from ...training.settings.precedence import with_preset
+    from ...training.settings.precedence import differences, repeated, resumed_config, with_preset
     from ...training.settings.values import merge
 
     chosen = given_values({"corpus": corpus, **values})

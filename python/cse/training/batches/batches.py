@@ -9,6 +9,7 @@ dropout. Unless the run keeps duplicates, texts with the same token ids are not 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from ... import rng
@@ -24,13 +26,39 @@ from ...data.corpus import Corpus
 from ...encoder.prompts import TrainingPrompts
 from ...rng import partners, valid_candidates
 from ...views import Role
-from .packed import Packed
 
 ANCHOR, POSITIVE = View("anchor", "anchor"), View("positive", "positive")
 # Function that returns the token ids of a block whose texts belong to the given rows of the corpus.
 TokenIds = Callable[[Block, npt.NDArray[np.int64]], Sequence[Any]]
 SENTENCES = "sentences"  # name of the hashes of the sentences in Batch.keys
 PartnerViews = Callable[[Mapping[str, Role]], tuple[int, list[str]] | None]
+Name = tuple[str, ...]  # of a tensor of a batch: ("rows",), or a kind and the name of a block
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Tensors in one piece of memory, which is copied to a device at once; each begins at a multiple of 16 bytes."""
+
+    memory: Tensor  # (n,) uint8
+    layout: tuple[tuple[Name, torch.dtype, tuple[int, ...]], ...]  # name, dtype and shape of each tensor, in order
+
+    @classmethod
+    def of(cls, tensors: Mapping[Name, Tensor]) -> Packed:
+        """Returns copies of the tensors in one piece of memory."""
+        layout = tuple((name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items())
+        packed = cls(torch.empty(sum(-(-x.nbytes // 16) * 16 for x in tensors.values()), dtype=torch.uint8), layout)
+        for name, view in packed.views(packed.memory).items():
+            view.copy_(tensors[name])
+        return packed
+
+    def views(self, memory: Tensor) -> dict[Name, Tensor]:
+        """Returns the tensors by name, as views of a copy of the memory on any device."""
+        found, start = {}, 0
+        for name, dtype, shape in self.layout:
+            size = math.prod(shape) * dtype.itemsize
+            found[name] = memory[start : start + size].view(dtype).view(shape)
+            start += -(-size // 16) * 16
+        return found
 
 
 @dataclass(frozen=True)
@@ -74,6 +102,18 @@ class Batch:
             if block.mask is not None and not block.local
             for view in block.views
         }
+
+    def pack(self) -> Packed:
+        """Returns the tensors that a step reads: ``rows``, ``partners``, and by block the others."""
+        tensors: dict[Name, Tensor] = {("rows",): torch.from_numpy(self.rows)}
+        if self.partners is not None:
+            tensors["partners",] = torch.from_numpy(self.partners)
+        for name, block in self.blocks.items():
+            if block.mask is not None:
+                tensors["mask", name] = torch.from_numpy(block.mask)
+        tensors |= {("keys", name): key for name, key in self.keys.items()}
+        tensors |= {("tokens", name, key): x for name, block in self.tokens.items() for key, x in block.items()}
+        return Packed.of(tensors)
 
 
 class Batches:

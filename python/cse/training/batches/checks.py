@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...augment.base import Draws, Edit, Paired, Pairing
+from ...augment.base import Draws, Edit, Pairing
 from ...encoder.tokens import token_lists
 from ...encoder.vocabulary import readability
 from ...errors import InputError
@@ -22,14 +22,21 @@ MANY = 0.05
 UNSEGMENTED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
 
-def check_learnable(batches: Batches, positives: Mapping[str, Edit | Pairing], negatives: Mapping[str, Edit]) -> None:
+def check_learnable(batches: Batches, positive: str, negatives: Mapping[str, Edit]) -> None:
     """Raises ``InputError`` if a sample of the corpus shows that nothing can be learned with these methods."""
-    ((name, method),) = positives.items()
-    texts, made = sampled(batches, method)
-    if not _has_positives(texts, made):
+    texts, made = sampled(batches, batches.positive)
+    if isinstance(made, list):
+        learnable = made != texts
+    else:
+        valid = np.ones(len(texts), dtype=bool) if made.mask is None else made.mask
+        positives = made.positives or [None] * len(texts)  # None: the sentence itself, under another dropout mask
+        learnable = any(
+            one != other and holds for one, other, holds in zip(made.anchors, positives, valid, strict=True)
+        )
+    if not learnable:
         raise InputError(
-            f"--positive {name}: none of {len(texts):,} sampled sentences has a positive that differs from it; give "
-            "longer sentences, with spaces between words, or use --positive dropout"
+            f"--positive {positive}: none of {len(texts):,} sampled sentences has a positive that differs from it; "
+            "give longer sentences, with spaces between words, or use --positive dropout"
         )
     for name, edit in negatives.items():
         if not edit.applies(0):
@@ -40,15 +47,6 @@ def check_learnable(batches: Batches, positives: Mapping[str, Edit | Pairing], n
                 f"--negative {name}: none of {len(texts):,} sampled sentences has a word that can be replaced; "
                 f"{replaceable(texts)}, or train without these negatives"
             )
-
-
-def _has_positives(texts: list[str], made: list[str] | Paired) -> bool:
-    if isinstance(made, list):
-        return made != texts
-    valid = np.ones(len(texts), dtype=bool) if made.mask is None else made.mask
-    if made.positives is None:
-        return bool(valid.any())
-    return any(one != other and holds for one, other, holds in zip(made.anchors, made.positives, valid, strict=True))
 
 
 def sampled(batches: Batches, method: Edit | Pairing) -> tuple[list[str], Any]:

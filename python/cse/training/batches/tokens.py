@@ -30,7 +30,6 @@ from ...encoder.device import fixed_length, for_transfer, multiple_of_lengths
 from ...encoder.tokens import TOKENIZING, pad, token_keys, token_lists, with_pooled
 from ...io import naming
 from .batches import SENTENCES, Batch, Batches
-from .packed import Name, Packed, pack
 
 # Number of rows that are tokenized at a time.
 BLOCK = 16384
@@ -65,8 +64,7 @@ def open_tokens(
 ) -> dict[int, StoredTokens]:
     """Returns, by column number, the stored token ids of the columns whose rows are encoded unchanged.
 
-    Token ids are stored only for corpora in the cache, and only by runs that read the whole corpus; a shorter run uses
-    stored ids if there are any. Nothing is stored for a tokenizer whose token type ids are not all 0 for single texts.
+    Only runs that read the whole corpus store token ids, and only of corpora in the cache; shorter runs use them.
     """
     whole = len(batches) * batches.accumulate >= batches.per_epoch
     used = {block.column for block in batches[0].blocks.values() if block.column is not None}
@@ -132,8 +130,7 @@ def _open(
 class Prefetcher:
     """Context manager that prepares the next two batches in a background thread.
 
-    ``max_length`` does not count a prompt. ``part(n)`` returns the slice of the n rows of a batch that this rank
-    encodes (default: all). ``stored`` holds token ids by column number; other texts are tokenized.
+    ``max_length`` does not count a prompt; for ``part`` see ``Batches``; ``stored`` holds token ids by column number.
     """
 
     def __init__(
@@ -193,7 +190,7 @@ class Prefetcher:
         every = torch.cat([*keys.values(), torch.zeros(0, dtype=torch.int64)])
         repeats = len(batch.rows[part]) < len(batch.rows) or len(torch.unique(every)) < len(every)
         batch = replace(batch, part=part, tokens=tokens, keys=keys, repeats=repeats)
-        packed = pack_batch(batch)
+        packed = batch.pack()
         return replace(batch, packed=replace(packed, memory=for_transfer(packed.memory, self.device)))
 
     def _keys(self, batch: Batch) -> dict[str, Tensor]:
@@ -238,35 +235,28 @@ class Prefetcher:
         prompts = self.batches.prompts
         return max(before, prompts.tokens.get(prompts.of_column(block.column), 0)), after
 
-    def _length(self, block: Block) -> int | None:
-        """Returns the fixed length to which a block is padded, or None."""
-        if self.length is None or block.edit is None:
-            return self.length
-        added = sum(self._added(block))
-        length = added + block.edit.method.most_tokens(self.length - added)
-        return min(length, self.batches.prompts.longest or length)
-
     def _tokens(
         self, block: Block, rows: npt.NDArray[np.int64], part: slice, lists: dict[str, Any] | None
     ) -> dict[str, Tensor]:
         own = slice(None) if block.local else part
         stored = None if block.column is None or block.edit is not None else self.stored.get(block.column)
+        length, prompts = self.length, self.batches.prompts
         if stored is not None:
-            tokens = self._padded(stored.take(rows[part]), range(len(rows[part])), self.length)
+            lists, places = stored.take(rows[part]), range(len(rows[part]))
         elif lists is not None:
-            tokens = self._padded(lists, range(len(block.texts))[own], self._length(block))
+            places = range(len(block.texts))[own]
         else:
             texts, limit = self._prompted(block, block.texts[own])
-            lists = token_lists(self.tokenizer, texts, self.length or limit)
-            tokens = self._padded(lists, range(len(texts)), self.length)
-        prompts = self.batches.prompts
-        return with_pooled(tokens, prompts.left_out(prompts.of_column(block.column)))
-
-    def _padded(self, lists: Mapping[str, Sequence[Any]], rows: range, length: int | None) -> dict[str, Tensor]:
+            lists, places = token_lists(self.tokenizer, texts, length or limit), range(len(texts))
         if length is None:
-            longest = max(len(lists["input_ids"][row]) for row in rows)
+            longest = max(len(lists["input_ids"][place]) for place in places)
             length = max(longest, min(-(-longest // self.multiple) * self.multiple, self.longest))
-        return pad(self.tokenizer, lists, rows, length)
+        elif block.edit is not None:
+            added = sum(self._added(block))
+            length = added + block.edit.method.most_tokens(length - added)
+            length = min(length, prompts.longest or length)
+        tokens = pad(self.tokenizer, lists, places, length)
+        return with_pooled(tokens, prompts.left_out(prompts.of_column(block.column)))
 
     def get(self, step: int) -> list[Batch]:
         """Returns the batches of this step, and starts to prepare the two batches that follow them."""
@@ -276,19 +266,6 @@ class Prefetcher:
             if later not in self._waiting:
                 self._waiting[later] = self._pool.submit(self.prepare, later)
         return [self._waiting.pop(number).result() for number in numbers]
-
-
-def pack_batch(batch: Batch) -> Packed:
-    """Returns the tensors of a batch that a step reads: ``rows``, ``partners``, and by block the others."""
-    tensors: dict[Name, Tensor] = {("rows",): torch.from_numpy(batch.rows)}
-    if batch.partners is not None:
-        tensors["partners",] = torch.from_numpy(batch.partners)
-    for name, block in batch.blocks.items():
-        if block.mask is not None:
-            tensors["mask", name] = torch.from_numpy(block.mask)
-    tensors |= {("keys", name): key for name, key in batch.keys.items()}
-    tensors |= {("tokens", name, key): values for name, block in batch.tokens.items() for key, values in block.items()}
-    return pack(tensors)
 
 
 def _key(block: Block) -> object:

@@ -24,11 +24,6 @@ class TornCheckpoint(RunError):
     """Raised for a checkpoint in which files are missing or differ from what was written."""
 
 
-def read_manifest(folder: Path) -> dict[str, str]:
-    """Returns the hashes by file name (relative to the checkpoint); raises ``ValueError`` for an invalid manifest."""
-    return read_json(folder / MANIFEST, dict[str, str])
-
-
 @contextmanager
 def damage(folder: Path) -> Iterator[None]:
     """Context manager that converts errors in reading a checkpoint to ``TornCheckpoint``."""
@@ -71,7 +66,7 @@ def find_checkpoint(path: Path) -> Path:
 def config_file(folder: Path) -> Path:
     """Returns the path of the configuration of a checkpoint; raises ``TornCheckpoint`` if the file is damaged."""
     with damage(folder):
-        check_files(folder, read_manifest(folder), [CONFIG])
+        check_files(folder, read_json(folder / MANIFEST, dict[str, str]), [CONFIG])
     return folder / CONFIG
 
 

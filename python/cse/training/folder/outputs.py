@@ -1,45 +1,68 @@
-"""The folder of a run: its lock, and the encoders saved in it."""
+"""The folder of a run: its lock, the encoders saved in it, and checkpoints, from which the run can be resumed.
+
+A checkpoint is a folder ``checkpoints/step-N`` with these files, which are written to a temporary folder first:
+
+=========================  =======================================================================================
+``manifest.json``          XXH3-128 of every other file, by which damage is detected
+``state.json``             counters, scores, fingerprints of the data
+``config.toml``            the configuration of the run
+``weights.safetensors``    parameters and buffers of encoders, loss terms and other methods
+``optimizer.safetensors``  moments and step counts of AdamW, by parameter number
+``generators.safetensors`` states of PyTorch's random number generators (for dropout), by rank
+``selection.safetensors``  arrays of the label-free evaluation
+``best/``                  the selected encoder; its weights are hard links to those in the run's best/, or copies
+=========================  =======================================================================================
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import platform
 import re
+import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
+from ... import io
 from ..._core import __version__
 from ...encoder.base import NotFinite
-from ...encoder.device import device_name
+from ...encoder.device import device_name, generator_states, restore_generators
 from ...encoder.encoder import Encoder
 from ...encoder.saving import model_card, save_encoder
 from ...errors import InputError
 from ...evaluation.base import Sample
 from ...evaluation.sts import score_pairs
 from ...evaluation.verdict import NOT_JUDGED, Verdict, markdown
-from ...io import remove_leftovers, write_text
 from ..callbacks import Callback
 from ..run import Run
 from ..step.distributed import World
-from .checkpoint import Checkpoint, read_checkpoint
-from .find import FOLDER, check_free, check_links, clear, find_checkpoint, is_unsaved, locked
+from ..step.state import TrainState
+from . import find
+from .find import CONFIG, FOLDER, MANIFEST
+
+BEST = "best"
+STATE = "state.json"
+FILES = ("weights", "optimizer", "generators", "selection")
 
 
 def choose_folder(config: Any) -> Path:
     """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use."""
-    parent = Path(config.output)
-    name: str | None = config.name
-    if name is not None:
+    parent, name = Path(config.output), str(config.name)
+    if config.name is not None:
         if not name.isprintable() or not name.strip() or "/" in name or name in (".", ".."):
             raise InputError(f"--name: {name!r} cannot be the name of a folder; use letters, digits, - and _")
-        check_free(parent / name)
+        find.check_free(parent / name)
         return parent / name
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(config.model).name) or "model"
     stem = "-".join([stem, config.loss, *config.negatives, f"seed{config.seed}"])
@@ -50,19 +73,174 @@ def choose_folder(config: Any) -> Path:
 
 
 @contextmanager
+def run_folder(run: Run, world: World) -> Iterator[Path]:
+    """Creates and locks the folder of a run; deletes it if the run fails before the end of its first step.
+
+    The folder of a resumed run exists and is locked already. Ranks other than 0 only receive the path.
+    """
+    resumed = run.state.step > 0
+    with ExitStack() as held:
+        run.folder = Path(world.agreed(lambda: str(run.folder if resumed else _claimed(run, held))))
+        try:
+            yield run.folder
+        except BaseException:
+            if world.is_main and run.state.step == 0:
+                with suppress(OSError):
+                    find.clear(run.folder)
+                    run.folder.rmdir()
+            raise
+
+
+def _claimed(run: Run, held: ExitStack) -> Path:
+    """Creates, locks and returns the folder of a new run; empties the folder of an unsaved run with the same name."""
+    while True:
+        try:
+            run.folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            folder = choose_folder(run.config)
+            if folder == run.folder:  # the name was given, and nothing has been saved there
+                break
+            run.folder = folder
+    held.enter_context(find.locked(run.folder))
+    if not find.is_unsaved(run.folder):  # another process has started a run in it
+        raise InputError(f"--name: {run.folder} exists; choose another name")
+    find.clear(run.folder)
+    io.remove_leftovers(run.folder.parent)
+    return run.folder
+
+
+@contextmanager
 def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
     """Context manager that locks a run, removes what killed processes left in it, and then reads its checkpoint."""
     with ExitStack() as held:
 
         def lock() -> str:
-            run = find_checkpoint(resume).parent.parent
-            held.enter_context(locked(run))
-            check_links(run)
+            run = find.find_checkpoint(resume).parent.parent
+            held.enter_context(find.locked(run))
+            find.check_links(run)
             for folder in (run, run / FOLDER):
-                remove_leftovers(folder)
-            return str(find_checkpoint(resume))
+                io.remove_leftovers(folder)
+            return str(find.find_checkpoint(resume))
 
         yield read_checkpoint(Path(world.agreed(lock)))
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that has been read and verified."""
+
+    folder: Path
+    state: dict[str, Any]  # the contents of state.json
+    tensors: dict[str, dict[str, Tensor]]  # the contents of the .safetensors files, by name
+
+    @property
+    def run(self) -> Path:
+        """The folder of the run."""
+        return self.folder.parent.parent
+
+    @property
+    def step(self) -> int:
+        """Number of steps done."""
+        return int(self.state["step"])
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Reads and verifies a checkpoint; raises ``TornCheckpoint`` if it is damaged."""
+    with find.damage(folder):
+        stored, names = io.read_json(folder / MANIFEST, dict[str, str]), io.contents(folder) - {MANIFEST}
+        if stored.keys() != names:
+            raise ValueError(f"{min(stored.keys() ^ names)} is missing, or is not listed in the manifest")
+        io.check_files(folder, stored, stored)
+        state = io.read_json(folder / STATE, dict[str, Any])
+        return Checkpoint(folder, state, {name: load_file(folder / f"{name}.safetensors") for name in FILES})
+
+
+def save_checkpoint(run: Run, keep: int, world: World) -> None:
+    """Writes the checkpoint of the current step in the folder of a run. Called by every rank."""
+    generators = {}
+    for name, values in generator_states(run.device).items():
+        for rank, generator in enumerate(world.collect(values)):
+            generators[f"{rank}.{name}"] = generator
+    if not world.is_main:
+        return
+    state, target, best = run.state, run.folder / FOLDER / f"step-{run.state.step:08d}", run.folder / BEST
+    selection, arrays = state.selector.state()
+    moments = state.optimizer.state_dict()["state"]
+    files = {
+        "weights": state.weights(),
+        "optimizer": {f"{number}.{name}": x for number, table in moments.items() for name, x in table.items()},
+        "generators": generators,
+        # Copies: if the first evaluation is also the last, their arrays share memory, which safetensors rejects.
+        "selection": {name: torch.tensor(array) for name, array in arrays.items()},
+    }
+    record = {
+        **state.counters(),
+        "selection": selection,
+        "saturation": {"note": state.saturation.note, "first": state.saturation.first},
+        "data": run.data,
+        "ranks": world.size,
+    }
+    with io.fresh_folder(target) as fresh:
+        if best.is_dir():
+            shutil.copytree(best, fresh / BEST, copy_function=_link)
+        for part, tensors in files.items():
+            tensors = {key: tensor.detach().contiguous() for key, tensor in tensors.items()}
+            save_file(tensors, fresh / f"{part}.safetensors")
+        # json.dumps writes NaN, which standard JSON does not allow; only cse reads this file, with json.loads.
+        for name, text in ((STATE, json.dumps(record) + "\n"), (CONFIG, run.config.to_toml())):
+            (fresh / name).write_text(text, encoding="utf8")
+        hashes = io.hash_files(fresh)
+        (fresh / MANIFEST).write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf8")
+    remove_others(target, keep)
+
+
+def remove_others(checkpoint: Path, keep: int) -> None:
+    """Removes the checkpoints of a run except for the last ``keep`` up to this one."""
+    checkpoints = find.list_checkpoints(checkpoint.parent.parent)
+    own = checkpoints.index(checkpoint) + 1
+    for other in [*checkpoints[: max(own - keep, 0)], *checkpoints[own:]]:
+        io.remove_folder(other)
+
+
+def restore_best(checkpoint: Checkpoint, run: Path) -> None:
+    """Replaces the run's best/ with the checkpoint's, because a later step may have been selected since."""
+    if (stored := checkpoint.folder / BEST).is_dir():
+        with io.fresh_folder(run / BEST) as fresh:
+            shutil.copytree(stored, fresh, copy_function=_link, dirs_exist_ok=True)
+
+
+def _link(source: str, target: str) -> None:
+    """Makes a hard link to weights, whose files are never modified in place; copies files that a user may edit."""
+    try:
+        if source.endswith(".safetensors"):
+            return os.link(source, target)
+    except OSError:  # a file system without hard links
+        pass
+    shutil.copy2(source, target)
+
+
+def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int) -> None:
+    """Restores a checkpoint into the initial state of a run."""
+    saved = checkpoint.tensors
+    current = state.weights()
+    if {name: tensor.shape for name, tensor in current.items()} != {k: v.shape for k, v in saved["weights"].items()}:
+        raise InputError(f"{checkpoint.folder}: has weights of another model; restore the model the run began with")
+    with torch.no_grad():
+        for name, values in current.items():
+            values.copy_(saved["weights"][name])
+    moments: dict[int, dict[str, Tensor]] = {}
+    for key, values in saved["optimizer"].items():
+        number, _, name = key.partition(".")
+        moments.setdefault(int(number), {})[name] = values
+    state.optimizer.load_state_dict({**state.optimizer.state_dict(), "state": moments})
+    own = {name.split(".")[1]: tensor for name, tensor in saved["generators"].items() if name.startswith(f"{rank}.")}
+    if own:
+        restore_generators(own, device)
+    record = checkpoint.state
+    vars(state).update({name: record[name] for name in state.counters()}, viewed=Counter(record["viewed"]))
+    state.saturation.note, state.saturation.first = record["saturation"]["note"], record["saturation"]["first"]
+    state.selector.restore(record["selection"], {name: tensor.numpy() for name, tensor in saved["selection"].items()})
 
 
 def card(run: Run, step: int, verdict: str = "") -> str:
@@ -87,17 +265,6 @@ def save(run: Run, name: str) -> None:
             term.save(folder)
 
     save_encoder(run.state.encoder, run.folder / name, card(run, run.state.step), terms)
-
-
-def describe(run: Run) -> dict[str, Any]:
-    """Returns the contents of ``data.json``, from which ``cse report`` shows what a run was trained on."""
-    selector = run.state.selector
-    return {
-        "facts": run.facts,
-        "examples": [asdict(example) for example in run.examples],
-        "held_out": selector.held_out,
-        "synthetic": selector.negatives,
-    }
 
 
 def load_best(run: Run) -> Encoder:
@@ -126,7 +293,7 @@ def conclude(run: Run, callback: Callback) -> tuple[dict[str, float], Verdict]:
     except InputError as error:  # its embeddings are not finite
         verdict = Verdict(NOT_JUDGED, str(error))
     if (run.folder / "best").is_dir():
-        write_text(run.folder / "best" / "README.md", card(run, selector.best_step, markdown(verdict.to_dict())))
+        io.write_text(run.folder / "best" / "README.md", card(run, selector.best_step, markdown(verdict.to_dict())))
     scores = {}
     for task, pairs in tasks:
         assert encoder is not None
@@ -138,51 +305,12 @@ def conclude(run: Run, callback: Callback) -> tuple[dict[str, float], Verdict]:
     return scores, verdict
 
 
-@contextmanager
-def run_folder(run: Run, world: World) -> Iterator[Path]:
-    """Creates and locks the folder of a run; deletes it if the run fails before the end of its first step.
-
-    The folder of a resumed run exists and is locked already. Ranks other than 0 only receive the path.
-    """
-    resumed = run.state.step > 0
-    with ExitStack() as held:
-        run.folder = Path(world.agreed(lambda: str(run.folder if resumed else _claimed(run, held))))
-        try:
-            yield run.folder
-        except BaseException:
-            if world.is_main and run.state.step == 0:
-                with suppress(OSError):
-                    clear(run.folder)
-                    run.folder.rmdir()
-            raise
-
-
-def _claimed(run: Run, held: ExitStack) -> Path:
-    """Creates, locks and returns the folder of a new run; empties the folder of an unsaved run with the same name."""
-    while True:
-        try:
-            run.folder.mkdir(parents=True)
-            break
-        except FileExistsError:
-            folder = choose_folder(run.config)
-            if folder == run.folder:  # the name was given, and nothing has been saved there
-                break
-            run.folder = folder
-    held.enter_context(locked(run.folder))
-    if not is_unsaved(run.folder):  # another process has started a run in it
-        raise InputError(f"--name: {run.folder} exists; choose another name")
-    clear(run.folder)
-    remove_leftovers(run.folder.parent)
-    return run.folder
-
-
-def environment(run: Run) -> dict[str, Any]:
-    """Returns versions, platform, processor, cores, threads, device, and the precision with the reason for it."""
-    versions = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
+def describe(run: Run) -> None:
+    """Writes config.toml, environment.json, and data.json, from which ``cse report`` shows what was trained on."""
     packages = ("transformers", "tokenizers", "numpy", "scipy", "safetensors")
-    versions |= {package: version(package) for package in packages}
-    return {
-        "versions": versions,
+    versions = {"cse": __version__, "python": platform.python_version(), "torch": torch.__version__}
+    environment = {
+        "versions": versions | {package: version(package) for package in packages},
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
@@ -191,3 +319,12 @@ def environment(run: Run) -> dict[str, Any]:
         "precision": run.forward.precision,
         "precision_reason": run.reason,
     }
+    data = {
+        "facts": run.facts,
+        "examples": [asdict(example) for example in run.examples],
+        "held_out": run.state.selector.held_out,
+        "synthetic": run.state.selector.negatives,
+    }
+    io.write_text(run.folder / CONFIG, run.config.to_toml())
+    io.write_text(run.folder / "environment.json", io.dumps(environment, indent=2) + "\n")
+    io.write_text(run.folder / "data.json", io.dumps(data) + "\n")

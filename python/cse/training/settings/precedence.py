@@ -1,23 +1,37 @@
-"""Values of settings that were not given: defaults by preset, loss and model family.
+"""Values of settings that were not given; runs that are repeated or resumed with changes; and what can be combined.
 
 In order of precedence: flags; the configuration file; the preset; the defaults implied by the loss and other methods;
-the pooling declared in the folder of the model; the defaults of the model family; those of all families.
+the pooling declared in the folder of the model; the defaults of the model family; those of all families. This module
+does not import torch.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
 from typing import Any
 
-from ...augment import PAIRS_POSITIVE
+from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...errors import InputError
-from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES
-from .config import ResolvedConfig, TrainConfig
+from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
+from ...options import options_of
+from ..folder.find import CONFIG, config_file, find_checkpoint
+from .config import ResolvedConfig, TrainConfig, without_effect
 from .presets import conditional, families, preset_values
-from .refusals import without_effect
-from .values import merge, tables_of
+from .values import SETTINGS, flag, flat, merge, tables_of
 
 DEFAULT_MODEL = "minilm"
+SAME_RESULTS = {name for name, option in SETTINGS.items() if option.opt.same_results}
+"""The settings that do not affect what a run computes."""
+MAY_CHANGE = {name for name, option in SETTINGS.items() if option.opt.may_change}
+"""The settings that a resumed run may change."""
+UNA: dict[str, dict[str, Any]] = {
+    "": {},
+    "UNA, pairs": {"negatives": ("una",), "options": {"una": {"use_as": "pairs"}}},
+    "UNA, hard negatives": {"negatives": ("una",), "options": {"una": {"use_as": "hard-negatives"}}},
+}
 
 
 def with_preset(config: TrainConfig) -> TrainConfig:
@@ -88,3 +102,131 @@ def recipe_reason(config: ResolvedConfig, family: str) -> str:
     cut = ["short passages of the rows are the positives"] if config.positive == "spans" else []
     why = " and ".join([*kept, *cut])
     return f"encoder: the model is already a sentence encoder{f', so {why}' if why else ''}"
+
+
+def differences(config: TrainConfig, before: TrainConfig, chosen: Mapping[str, Any]) -> list[str]:
+    """Returns the values in which a configuration differs from ``before``, without those in ``chosen``, as texts."""
+    apart = {*flat(chosen), other_limit(chosen), "name", "preset"}
+    apart |= {"negatives"} if chosen.keys() & AUGMENTATIONS.flagged() else set()
+    old, new = merge(before.values()), {**vars(config), **merge(config.values())}
+    return [
+        f"{name if '.' in name else flag(name)} {text(new[name])} instead of {text(old[name])}"
+        for name in sorted(old.keys() - apart, key=flag)
+        if name in new and new[name] != old[name]
+    ]
+
+
+def text(value: object) -> str:
+    """Returns a value for a message."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)
+
+
+def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Returns the stored values that are to be merged with the changes, and the table ``given`` of the new run.
+
+    If the changes affect what is computed, only the values that the user gave are kept, with None for ``given``: the
+    others are derived again. Options of methods that the changes switch off are left out.
+    """
+    kept = flat({name: value for name, value in stored.items() if name not in ("name", "given")})
+    table: dict[str, Any] | None = stored.get("given")
+    if table is not None:
+        if set(changes) <= SAME_RESULTS:
+            return kept, table
+        kept = flat({name: value for name, value in table.items() if name != "name"})
+    kept.pop(other_limit(changes) or "", None)
+    off = set(TrainConfig(**kept).methods) - set(TrainConfig(**merge(changes, kept)).methods)
+    return {name: value for name, value in kept.items() if name.rpartition(".")[0] not in off}, None
+
+
+def resumed_config(
+    resume: str | Path,
+    changes: dict[str, Any] | None = None,
+    where: str = "--resume",
+    remedy: str = "omit these options",
+) -> TrainConfig:
+    """Returns the configuration with which a run is resumed: the stored one with the changes in ``changes``."""
+    folder = find_checkpoint(Path(resume))
+    stored, file = TrainConfig.from_toml(config_file(folder)), folder.parent.parent / CONFIG
+    if file.exists():
+        stored = _checked(stored, TrainConfig.from_toml(file), str(file), "undo the change")
+    # A value with which the run began is no change where it was resolved since, as a preset; so are other spellings of
+    # paths, and auto, for which the run keeps the precision that was chosen when it began.
+    begun = {} if stored.given is None else TrainConfig(**stored.given).values()
+    kept = {name: value for name, value in begun.items() if name not in MAY_CHANGE}
+    kept |= {name: getattr(stored, name) for name, option in SETTINGS.items() if option.opt.paths}
+    changes = {
+        name: value
+        for name, value in (changes or {}).items()
+        if (name, value) != ("precision", "auto") and not (name in kept and _same(name, value, kept[name]))
+    }
+    given = None if stored.given is None else TrainConfig(**merge(changes, stored.given)).values()
+    changed = stored.replace(**{**merge(changes, stored.values()), **changes, "given": given})
+    return _checked(stored, changed, where, remedy)
+
+
+def _checked(stored: TrainConfig, changed: TrainConfig, where: str, remedy: str) -> TrainConfig:
+    """Returns ``changed``; raises ``InputError`` that lists the settings that differ although they may not change."""
+    old, new = (_all(config, changed) for config in (stored, changed))
+    problems = [
+        f"{flag(name)} {text(new[name])} (the run has {text(old[name])})"
+        for name in new
+        if name not in MAY_CHANGE and new[name] != old[name]
+    ]
+    if problems:
+        raise InputError(
+            f"{where}: {'; '.join(problems)} cannot change in a run that has begun; start a new run, or {remedy}"
+        )
+    return changed
+
+
+def _all(config: TrainConfig, named: TrainConfig) -> dict[str, Any]:
+    """Returns all settings, and all options of the methods whose options are in ``named``, by flat name."""
+    values = {name: getattr(config, name) for name in SETTINGS}
+    for method in named.options:
+        options = config.options_of(method)
+        values |= {f"{method}.{option.name}": getattr(options, option.name) for option in options_of(type(options))}
+    return values
+
+
+def _same(name: str, one: Any, other: Any) -> bool:
+    """Returns whether two values of a setting are equal; paths are, if they lead to the same place."""
+    if name in SETTINGS and SETTINGS[name].opt.paths and isinstance(one, tuple) and isinstance(other, tuple):
+        return [*map(os.path.abspath, one)] == [*map(os.path.abspath, other)]
+    return bool(one == other)
+
+
+def losses() -> dict[str, dict[str, Any]]:
+    """Returns the settings of each loss by its name in the table of combinations."""
+    contrastive: dict[str, dict[str, Any]] = {name: {"loss": name} for name in CONTRASTIVE_LOSSES}
+    contrastive["mixed, release"] = {"loss": "mixed", "mix_variant": "release"}
+    return contrastive | {name: {"loss": name} for name in LOSS_TERMS.names() if LOSS_TERMS.get(name).is_loss}
+
+
+def combinations() -> dict[tuple[str, str, str], str]:
+    """Returns the error message for each combination (positive, loss, form of UNA); "" if it is allowed."""
+    messages = {}
+    for positive, (loss, chosen), (form, una) in product(AUGMENTATIONS.names(), losses().items(), UNA.items()):
+        source = {"pairs": "pairs.csv"} if positive == PAIRS_POSITIVE else {"corpus": "corpus.txt"}
+        try:
+            resolve(TrainConfig(**source, positive=positive, **chosen, **una), "bert-base")
+            messages[positive, loss, form] = ""
+        except InputError as error:
+            messages[positive, loss, form] = str(error)
+    return messages
+
+
+def table_of_combinations() -> str:
+    """Returns a Markdown table (rows: positives; columns: losses with forms of UNA), followed by the error messages."""
+    messages = combinations()
+    heads = dict.fromkeys(f"{loss}{f', {form}' if form else ''}" for _, loss, form in messages)
+    rows: dict[tuple[str, ...], list[str]] = {}  # positives with equal entries share a row
+    for positive in AUGMENTATIONS.names():
+        rows.setdefault(tuple(text for key, text in messages.items() if key[0] == positive), []).append(positive)
+    reasons = list(dict.fromkeys(reason for row in rows for reason in row if reason))
+    lines = [f"| positive | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
+    for row, names in rows.items():
+        cells = ["yes" if not reason else f"no ({reasons.index(reason) + 1})" for reason in row]
+        lines.append(f"| {', '.join(f'`{name}`' for name in names)} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *(f"{number}. `{reason}`" for number, reason in enumerate(reasons, 1))])

@@ -11,7 +11,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from ...errors import unknown
 from ...registry import declared
 
 
@@ -65,13 +64,6 @@ def preset_names() -> list[str]:
     return sorted(_presets())
 
 
-def is_published(name: str | None) -> bool:
-    """Returns whether a preset is a recipe from a paper, and not one of the recipes for sentence encoders."""
-    return name is not None and name.partition("-")[0] not in families()
-
-
 def preset_values(name: str) -> dict[str, Any]:
-    """Returns the values of a preset; raises ``InputError`` for an unknown name."""
-    if name not in _presets():
-        raise unknown("--preset", name, preset_names())
+    """Returns the values of a preset."""
     return _presets()[name]

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ...background import handle_stops
 from ...encoder.device import distributed_backend, use_gpu
-from ...errors import InputError, RunError
+from ...errors import RunError
 
 # Other ranks wait while rank 0 evaluates. The timeout need not be short, because torchrun ends all ranks if one dies.
 TIMEOUT = timedelta(hours=6)
@@ -160,10 +160,9 @@ class _Gather(torch.autograd.Function):
 
 @contextmanager
 def connected(device: str) -> Iterator[World]:
-    """Context manager that connects the ranks started by torchrun; without torchrun, there is one rank.
+    """Context manager that connects the ranks started by torchrun, if any, until the process ends.
 
-    The backend is NCCL for CUDA, XCCL for Intel's GPUs and Gloo for the CPU. The ranks stay connected until the process
-    ends, so that one process can train several times.
+    One process can train several times. The backend is NCCL for CUDA, XCCL for Intel's GPUs and Gloo for the CPU.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -174,16 +173,9 @@ def connected(device: str) -> Iterator[World]:
     kind = use_gpu(backend, local)
     if not dist.is_initialized():
         dist.init_process_group(backend, timeout=TIMEOUT)
-        atexit.register(_part)
-    elif dist.get_backend() != backend:
-        raise InputError(f"--device {device}: the processes have trained on another kind of device; start new ones")
+        # When the process ends, not after a run: connecting again would wait for other ranks.
+        atexit.register(lambda: dist.is_initialized() and dist.destroy_process_group())
     yield World(dist.get_rank(), dist.get_world_size(), local, kind)
-
-
-def _part() -> None:
-    """Closes the connection when the process ends, not after a run: connecting again would wait for other ranks."""
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 class StopRequest:

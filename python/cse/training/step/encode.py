@@ -1,4 +1,4 @@
-"""Encoding of a batch: forward passes of its views, precision, chunks, and gathering across processes.
+"""Encoding of a batch: its tensors on the device, forward passes of its views, and gathering across processes.
 
 The activations of a chunk are not kept (gradient caching; Gao et al. 2021, GradCache).
 """
@@ -12,48 +12,102 @@ from functools import partial, reduce
 from operator import getitem
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ... import rng
 from ...augment.base import View
-from ...encoder.acceleration import by_length, one_lookup
-from ...encoder.device import autocast
-from ...encoder.packing import GROUP
+from ...encoder.acceleration import GROUP, by_length, one_lookup
+from ...encoder.device import autocast, copied_to, on_device
 from ...encoder.trained import SentenceEncoder
 from ...features.base import hooked
 from ...views import RowStep, Views, entry_keys
-from ..batches.batches import SENTENCES
+from ..batches.batches import SENTENCES, Batch
 from .distributed import World
-from .inputs import Inputs
 
 if TYPE_CHECKING:
     from .state import TrainState
 
+Draw = tuple[tuple[slice, ...], str, int]  # parts of the rows, purpose, and count of random numbers; see Inputs.uniform
 # Name of an additional input: the position of each row in the view, which selects the ``RowStep`` of a chunk.
 ROW = "row"
 # Attributes that hold the dropout probability in attention modules without a dropout module (ModernBERT, Llama).
 RATES = ("attention_dropout", "dropout_rate")
 
 
+class Inputs:
+    """The tensors of a batch on the device of the encoder, and random numbers for its rows."""
+
+    def __init__(self, batch: Batch, device: str, seed: int = 0) -> None:
+        self.batch, self.device, self.seed = batch, device, seed
+        packed = batch.packed or batch.pack()
+        self._memory = copied_to(packed.memory, device)
+        views = packed.views(self._memory)
+        self.rows: Tensor = views["rows",]
+        """``(B,)`` int64 row numbers in the corpus."""
+        self.partners = views.get(("partners",))
+        """See ``Batch``."""
+        self.masks, self.keys = (
+            {name[1]: tensor for name, tensor in views.items() if name[0] == kind} for kind in ("mask", "keys")
+        )
+        """By block name; see ``Block.mask`` and ``Batch.keys``."""
+        self.tokens = {name: {key: views["tokens", name, key] for key in block} for name, block in batch.tokens.items()}
+        """See ``Batch.tokens``."""
+        self.draws: list[tuple[Draw, Tensor]] = []
+        self._known: Iterator[tuple[Draw, Tensor]] = iter(())
+        self._drawn_before = 0
+
+    def uniform(self, *parts: slice) -> Callable[[str, int], Tensor]:
+        """Returns a function ``uniform(purpose, n)`` that returns uniform random numbers in [0, 1) for some rows.
+
+        Its result, ``(rows, n)`` float32, is a pure function of (seed, epoch, row, purpose). The rows are those of the
+        batch, from which each of ``parts`` takes a slice in turn.
+        """
+
+        def uniform(purpose: str, count: int) -> Tensor:
+            draw = (parts, purpose, count)
+            known, values = next(self._known, (None, None))
+            if known != draw or values is None:
+                values = on_device(self._drawn(*draw), self.device)
+                self.draws.append((draw, values))
+            return values
+
+        return uniform
+
+    def _drawn(self, parts: tuple[slice, ...], purpose: str, count: int) -> npt.NDArray[np.float32]:
+        rows = self.batch.rows
+        for part in parts:
+            rows = rows[part]
+        values = rng.Draws(self.seed, self.batch.epoch).uniform(rows, purpose, count).astype(np.float32)
+        return np.minimum(values, np.nextafter(np.float32(1), np.float32(0)))  # rounding to float32 may give 1
+
+    def refill(self, batch: Batch) -> None:
+        """Replaces the tensors by those of another batch of the same shape, and draws its random numbers."""
+        self.batch = batch
+        self._memory.copy_((batch.packed or batch.pack()).memory, non_blocking=True)
+        for draw, values in self.draws:
+            values.copy_(on_device(self._drawn(*draw), self.device))
+        self._known, self._drawn_before = iter(self.draws), len(self.draws)
+
+    @property
+    def drew_others(self) -> bool:
+        """Whether the step has asked for other random numbers since ``refill``, or in another order."""
+        return len(self.draws) != self._drawn_before
+
+
+def shape_of(batch: Batch) -> Any:
+    """Returns a key that is equal for batches that a step encodes and compares by the same operations."""
+    blocks = tuple((name, block.views, block.shared, block.local) for name, block in batch.blocks.items())
+    return (batch.packed or batch.pack()).layout, blocks, batch.repeats
+
+
 def chunks_of(rows: int, size: int | None) -> list[slice]:
     """Returns slices that divide ``rows`` rows into chunks of ``size`` rows (None: one chunk)."""
     size = size or max(rows, 1)
     return [slice(start, start + size) for start in range(0, rows, size)]
-
-
-def in_chunks(
-    function: Callable[[dict[str, Tensor]], Tensor], inputs: Mapping[str, Tensor], size: int | None
-) -> Tensor:
-    """Applies a function to chunks of its inputs, and concatenates the results.
-
-    With ``size``, the activations of a chunk are recomputed in the backward pass, with the same random numbers.
-    """
-    if size is None:
-        return function(dict(inputs))
-    rows = len(next(iter(inputs.values())))
-    chunks = [{name: values[part] for name, values in inputs.items()} for part in chunks_of(rows, size)]
-    return torch.cat([checkpoint(function, chunk, use_reentrant=False) for chunk in chunks])
 
 
 @dataclass(frozen=True)
@@ -75,24 +129,31 @@ class Forward:
         """Returns the context manager that sets the precision of forward passes."""
         return autocast(self.device, self.precision)
 
-    def encode(
+    def run(
         self,
         encoder: Callable[[dict[str, Tensor]], Tensor],
         tokens: Mapping[str, Tensor],
         times: int = 1,
         whole_rows: bool = False,
     ) -> Tensor:
-        """Returns the embeddings ``(times * n, D)`` of n rows in float32 (float64 for a float64 encoder)."""
+        """Returns the embeddings ``(times * n, D)`` of n rows in float32 (float64 for a float64 encoder).
 
-        def encode(inputs: dict[str, Tensor]) -> Tensor:
+        The activations of chunks are recomputed in the backward pass, with the same random numbers.
+        """
+
+        def in_precision(inputs: dict[str, Tensor]) -> Tensor:
             with self.autocast():
                 z = encoder(inputs)
             return z if z.dtype == torch.float64 else z.float()
 
         inputs = {key: value.repeat(times, 1) for key, value in tokens.items()}
         if self.by_groups and not whole_rows:
-            return by_length(encode, inputs, GROUP)
-        return in_chunks(encode, inputs, self.chunk_size)
+            return by_length(in_precision, inputs, GROUP)
+        if self.chunk_size is None:
+            return in_precision(inputs)
+        parts = chunks_of(len(next(iter(inputs.values()))), self.chunk_size)
+        chunks = [{key: values[part] for key, values in inputs.items()} for part in parts]
+        return torch.cat([checkpoint(in_precision, chunk, use_reentrant=False) for chunk in chunks])
 
 
 def nothing(encoder: SentenceEncoder, width: int | None = None) -> Tensor:
@@ -130,7 +191,7 @@ def encode_views(state: TrainState, inputs: Inputs, forward: Forward) -> dict[st
                 run, given = encoder_of(views[0], encoder, state, tokens[name], row_step)
                 times = 1 if block.shared else len(views)
                 whole = views[0].hook is not None or encoder.packs
-                local = forward.encode(run, given, times, whole_rows=whole)
+                local = forward.run(run, given, times, whole_rows=whole)
                 parts = local.view(times, -1, local.shape[-1]).expand(len(views), -1, -1)
                 embeddings |= {view.name: z for view, z in zip(views, parts, strict=True)}
     # In the order of the blocks and their views, even if some views shared a forward pass.
@@ -142,15 +203,11 @@ def gathered_views(state: TrainState, inputs: Inputs, forward: Forward, world: W
     batch = inputs.batch
     local = encode_views(state, inputs, forward)
     keys = gathered_keys(inputs, world)
-    masks, owned = (
-        {
-            view.name: inputs.masks[name]
-            for name in inputs.masks
-            if batch.blocks[name].local == of_rank
-            for view in batch.blocks[name].views
-        }
-        for of_rank in (False, True)
-    )
+    masks: dict[str, Tensor] = {}
+    owned: dict[str, Tensor] = {}  # the masks of the rows of this rank
+    for name, mask in inputs.masks.items():
+        block = batch.blocks[name]
+        (owned if block.local else masks).update({view.name: mask for view in block.views})
     if world.size == 1:
         return Views(local, batch.roles, {**masks, **owned}, keys=keys, repeats=batch.repeats)
     columns = [*local.values(), *(mask[:, None].to(next(iter(local.values())).dtype) for mask in owned.values())]
@@ -199,7 +256,7 @@ def encoder_of(
         return encoder if view.dropout is None else partial(with_dropout, encoder, view.dropout), tokens
     hook = state.hooks[view.hook]
 
-    def encode(inputs: dict[str, Tensor]) -> Tensor:
+    def with_hook(inputs: dict[str, Tensor]) -> Tensor:
         inputs = dict(inputs)
         with dropout_of(encoder.backbone, view.dropout):
             facts = step(inputs.pop(ROW)[:, 0])
@@ -211,7 +268,7 @@ def encoder_of(
             return z
 
     ids = tokens["input_ids"]
-    return encode, {**tokens, ROW: torch.arange(len(ids), device=ids.device)[:, None]}
+    return with_hook, {**tokens, ROW: torch.arange(len(ids), device=ids.device)[:, None]}
 
 
 @contextmanager

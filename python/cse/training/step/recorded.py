@@ -24,8 +24,7 @@ from torch.utils._pytree import tree_leaves
 from ...errors import first_line
 from ..batches.batches import Batch
 from .distributed import World
-from .encode import Forward
-from .inputs import Inputs, shape_of
+from .encode import Forward, Inputs, shape_of
 from .state import TrainState
 from .step import training_step
 

@@ -14,14 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from ...augment.base import View
-from ...encoder.acceleration import CastTogether, mask_always, transformers_in, use_fast_dropout
+from ...encoder.acceleration import CastTogether, can_pack, mask_always, transformers_in, use_fast_dropout
 from ...encoder.device import compile_backbone
-from ...encoder.packing import can_pack
-from ...encoder.prompts import TrainingPrompts
 from ...encoder.trained import SentenceEncoder
 from ...features.base import EncoderMethod, FeatureMethod, Hook
-from ...losses.base import BatchTerm, LossTerm
-from ..batches.batches import Batch, Batches
+from ...losses.base import LossTerm
+from ..batches.batches import Batch
 from ..selection import Selector
 from ..watching import SaturationCheck
 
@@ -168,15 +166,6 @@ def build_optimizer(modules: Sequence[torch.nn.Module], lr: float, weight_decay:
     return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999), eps=1e-8, fused=True)
 
 
-def connect(batches: Batches, views: tuple[View, View], modules: Modules, prompts: TrainingPrompts) -> None:
-    """Sets the attributes of the batches that depend on the modules: views, prompts, partners and dropout."""
-    batches.prompts, batches.views = prompts, views
-    terms = [term for term in modules.terms.values() if isinstance(term, BatchTerm)]
-    batches.partner_views = lambda roles: next((names for term in terms if (names := term.partner_views(roles))), None)
-    alike = modules.second is None
-    batches.without_dropout = alike and all(_has_no_dropout(view, modules.encoder) for view in views)
-
-
 def accelerate(modules: Modules, device: str, *, compiled: bool) -> None:
     """Moves the modules to the device and replaces slow parts of the backbones.
 
@@ -198,7 +187,8 @@ def accelerate(modules: Modules, device: str, *, compiled: bool) -> None:
         compile_backbone(modules.encoder.backbone, device)
 
 
-def _has_no_dropout(view: View, encoder: SentenceEncoder) -> bool:
+def has_no_dropout(view: View, encoder: SentenceEncoder) -> bool:
+    """Returns whether an encoder gives a view the same embeddings each time."""
     if view.hook is not None or view.dropout is not None:
         return view.hook is None and view.dropout == 0
     return not any(getattr(module, "p", 0) for module in encoder.backbone.modules())

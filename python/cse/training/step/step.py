@@ -19,8 +19,7 @@ from ...losses.contrastive import Contrastive, similarity_summary
 from ...views import BatchStep, Frozen, RowStep, Views, WithoutDropout
 from ..batches.batches import Batch
 from .distributed import World
-from .encode import Forward, chunks_of, gathered_views, nothing, step_of_rows, with_dropout
-from .inputs import Inputs
+from .encode import Forward, Inputs, chunks_of, gathered_views, nothing, step_of_rows, with_dropout
 from .state import TrainState
 
 SINGLE = World()
@@ -145,7 +144,7 @@ def batch_step(state: TrainState, inputs: Inputs, forward: Forward, world: World
     rates = {view.name: view.dropout for block in batch.blocks.values() for view in block.views}
     known: dict[tuple[str, Frozen | WithoutDropout], Tensor] = {}
 
-    def encode(name: str, encoder: Callable[[dict[str, Tensor]], Tensor] | None = None) -> Tensor:
+    def further_pass(name: str, encoder: Callable[[dict[str, Tensor]], Tensor] | None = None) -> Tensor:
         block = block_of.get(name, name)
         if not isinstance(encoder, (Frozen, WithoutDropout)):
             return embeddings(block, state.encoder if encoder is None else encoder, rates.get(name))
@@ -157,7 +156,7 @@ def batch_step(state: TrainState, inputs: Inputs, forward: Forward, world: World
         if block in tokens:
             packs = getattr(model, "packs", False)
             run = model if dropout is None else partial(with_dropout, model, dropout)
-            return world.gather(forward.encode(run, tokens[block], whole_rows=packs), len(batch.rows))
+            return world.gather(forward.run(run, tokens[block], whole_rows=packs), len(batch.rows))
         width = getattr(getattr(model, "model", model), "embedding_dim", None)  # a Frozen wraps the model
         return world.gather(nothing(state.encoder, width), len(batch.rows))
 
@@ -169,7 +168,7 @@ def batch_step(state: TrainState, inputs: Inputs, forward: Forward, world: World
         rows=inputs.rows,
         uniform=inputs.uniform(),
         partners=inputs.partners,
-        encode=encode,
+        encode=further_pass,
     )
     main = next((term for term in state.terms.values() if isinstance(term, Contrastive)), None)
     if main is None:
