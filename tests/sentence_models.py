@@ -1,9 +1,15 @@
 """Small models with random weights, saved by sentence-transformers itself or with the files of a model on the hub."""
 
 import json
+from types import SimpleNamespace
 
 import torch
+from sentence_transformers import CrossEncoder, SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Transformer
+from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, processors
 from transformers import AutoConfig, AutoModel, AutoTokenizer, CanineTokenizer
+
+from cse.encoder.pooling_modules import pooling_modules
 
 SIZES = {
     "vocab_size": 2000, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
@@ -84,8 +90,6 @@ def transformer(folder, name, tokenizer, side="right", length=48):
 
 def cross_encoder(folder, model, labels=1):
     """Saves a CrossEncoder with random weights, and the transformer and tokenizer of a folder ``model``."""
-    from sentence_transformers import CrossEncoder
-
     torch.manual_seed(0)
     made = CrossEncoder(str(model), device="cpu", num_labels=labels)
     for weights in made.parameters():  # so that scores differ
@@ -101,9 +105,6 @@ def sentence_model(folder, tokenizer, architecture="bert", modules=(), side="rig
     Each of ``modules`` is a function that receives an input width and returns a module. ``tokenizer`` is the folder of
     a tokenizer, and ``side`` the side on which it pads. ``settings`` are arguments of SentenceTransformer.
     """
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Transformer
-
     plain = transformer(folder.with_name(f"{folder.name}-transformer"), architecture, tokenizer, side)
     first = Transformer(str(plain))
     built, width = [first], SIZES["hidden_size"]
@@ -118,10 +119,6 @@ def sentence_model(folder, tokenizer, architecture="bert", modules=(), side="rig
 
 def pool(pooler, hidden_states, mask, ids=None, mask_token=None):
     """Pools hidden states, ``(B, T, H)`` for each layer, with the modules of a pooler."""
-    from types import SimpleNamespace
-
-    from cse.encoder.pooling_modules import pooling_modules
-
     config = SimpleNamespace(num_hidden_layers=len(hidden_states) - 1)
     transformer = SimpleNamespace(
         get_embedding_dimension=lambda: hidden_states[-1].shape[-1],
@@ -137,30 +134,22 @@ def pool(pooler, hidden_states, mask, ids=None, mask_token=None):
 
 def as_on_the_hub(folder, kind, rows):
     """Saves a tiny model with the hub files of bert-base-uncased or roberta-base, which name no tokenizer class."""
-    from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, processors
-    from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
-
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
     folder.mkdir()
     torch.manual_seed(0)
     if kind == "bert":
         pieces = BertWordPieceTokenizer()
         pieces.train_from_iterator(rows, vocab_size=800, show_progress=False)
-        config = BertConfig(vocab_size=pieces.get_vocab_size(), max_position_embeddings=64, **sizes)
-        model = BertModel(config)
-        settings = {"do_lower_case": True, "model_max_length": 512}
+        positions, options, settings = {"max_position_embeddings": 64}, {}, {"do_lower_case": True}
     else:
         pieces = ByteLevelBPETokenizer()
         names = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
         pieces.train_from_iterator(rows, vocab_size=800, special_tokens=names, show_progress=False)
         pieces.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
-        config = RobertaConfig(
-            vocab_size=pieces.get_vocab_size(), max_position_embeddings=66, type_vocab_size=1, **sizes
-        )
-        model = RobertaModel(config, add_pooling_layer=False)
-        settings = {"model_max_length": 512}
-    model.save_pretrained(folder)
+        positions, options, settings = {**POSITIONS, "type_vocab_size": 1}, {"add_pooling_layer": False}, {}
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
+    config = AutoConfig.for_model(kind, vocab_size=pieces.get_vocab_size(), **positions, **sizes)
+    AutoModel.from_config(config, **options).save_pretrained(folder)
     pieces.save_model(str(folder))
     pieces.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf8")
+    (folder / "tokenizer_config.json").write_text(json.dumps({**settings, "model_max_length": 512}), encoding="utf8")
     return folder

@@ -16,6 +16,12 @@ from cse.cli import printing
 from forked import Forked
 
 
+def ran(done):
+    """Asserts that a command succeeded; returns what it printed."""
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def refused(done, *phrases):
     """Asserts exit code 2, an error message with these phrases as the last line of stderr, and an empty stdout."""
     assert done.returncode == 2, done.stderr

@@ -9,18 +9,19 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
-
-pytest.importorskip("onnx", reason="not installed: pip install 'cse[onnx]'")
-pytest.importorskip("onnxscript", reason="not installed: pip install 'cse[onnx]'")
-pytest.importorskip("onnxruntime", reason="not installed: pip install 'cse[onnx]'")
+from tokenizers import Tokenizer
 
 from cse import Encoder, InputError, TrainConfig, evaluate, train
 from cse.encoder import onnx_export
 from cse.encoder.onnx_export import export_onnx
 from cse.errors import RunError
 from sentence_models import transformer
-from test_cli import refused
+from test_cli import ran, refused
 from test_retrieval import write
+
+pytest.importorskip("onnx", reason="not installed: pip install 'cse[onnx]'")
+pytest.importorskip("onnxscript", reason="not installed: pip install 'cse[onnx]'")
+onnxruntime = pytest.importorskip("onnxruntime", reason="not installed: pip install 'cse[onnx]'")
 
 TEXTS = ["One.", "Another sentence, rather longer than the first, to see what padding does.", "word " * 200, "x", " "]
 
@@ -41,9 +42,7 @@ def exported(tmp_path_factory, short_corpus, tiny_bert, scored_pairs, retrieval,
     config = TrainConfig(corpus=short_corpus, output=output, model=tiny_bert, pooler="cls", keep_head=True, **options)
     run = train(config).folder
     suites = ("--sts", scored_pairs, "--retrieval", retrieval)
-    done = cse_here("export", run, "--onnx", "--int8", *suites, "--threads", 1, "--json")
-    assert done.returncode == 0, done.stderr
-    return run, json.loads(done.stdout)
+    return run, json.loads(ran(cse_here("export", run, "--onnx", "--int8", *suites, "--threads", 1, "--json")))
 
 
 def test_embeddings_in_onnxruntime_equal_those_of_pytorch(exported):
@@ -92,9 +91,6 @@ def test_export_to_a_new_folder_copies_the_model(exported, tmp_path, monkeypatch
 
 def test_an_exported_folder_has_the_files_that_text_embeddings_inference_reads(exported):
     """The keys and types are those of its version 1.9.3 (router/src/lib.rs and backends/ort/src/lib.rs)."""
-    import onnxruntime
-    from tokenizers import Tokenizer
-
     folder = exported[0] / "best"
 
     def read(name):

@@ -18,7 +18,7 @@ from cse.data.corpus import Corpus
 from cse.data.readers import joined_lines, resolve
 from cse.training.data import check_indexed, open_corpus
 from cse.training.setup import prepare
-from test_cli import refused
+from test_cli import ran, refused
 
 TEXTS = [
     'Plain words, with "quotes" and commas.',
@@ -74,9 +74,7 @@ def test_each_cell_of_a_column_is_one_row_and_its_line_breaks_become_spaces(tmp_
 def test_tables_and_text_files_give_the_same_index_and_row_numbers(tmp_path, suffix, sample_rows, sample_index, cse):
     """The index, the trainer and `cse augment` number the rows of a table like those of a text file."""
     path = table(tmp_path, suffix, sample_rows)
-    done = cse("build-tfidf", path, "--column", "text", "-o", "tfidf", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
+    summary = json.loads(ran(cse("build-tfidf", path, "--column", "text", "-o", "tfidf", "--json", cwd=tmp_path)))
     assert summary["rows"] == 10_000
     assert summary["files"][0]["column"] == "text"
     assert summary["files"][0]["bytes"] == path.stat().st_size
@@ -84,9 +82,8 @@ def test_tables_and_text_files_give_the_same_index_and_row_numbers(tmp_path, suf
     assert index.terms == sample_index.terms
     assert (index.max_score == sample_index.max_score).all()
     assert rows_of(resolve(path, "text")) == sample_rows
-    done = cse("augment", path, "--column", "text", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n")[:-1] == sample_index.augment(sample_rows)
+    done = ran(cse("augment", path, "--column", "text", cwd=tmp_path))
+    assert done.split("\n")[:-1] == sample_index.augment(sample_rows)
 
 
 def test_the_trainer_finds_a_table_through_its_index(tmp_path, sample_rows, tiny_bert):

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import CrossEncoder, SentenceTransformer, SparseEncoder
+from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, StaticEmbedding
 from transformers import AutoTokenizer
 
@@ -22,6 +23,7 @@ from cse.encoder.opening import open_encoder
 from cse.encoder.resolve import find_model, model_digest
 from cse.encoder.trained import load_encoder
 from sentence_models import sentence_model
+from test_cli import ran
 from test_modules import TEXTS, dense, layer_norm, normalize, pooling
 
 PROMPTS = {"query": "find this : ", "document": "text : "}
@@ -79,8 +81,6 @@ def test_training_and_onnx_export_of_a_static_encoder_are_refused(static, run_co
 
 
 def test_a_router_encodes_queries_and_documents_as_in_sentence_transformers(tmp_path, tiny_bert):
-    from sentence_transformers.base.modules import Router
-
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
     torch.manual_seed(0)
     router = Router.for_query_document(
@@ -98,8 +98,6 @@ def test_a_router_encodes_queries_and_documents_as_in_sentence_transformers(tmp_
 
 
 def test_a_cross_encoder_and_a_sparse_encoder_are_refused(tmp_path, tiny_bert):
-    from sentence_transformers import CrossEncoder, SparseEncoder
-
     CrossEncoder(str(tiny_bert), device="cpu", num_labels=1).save(str(tmp_path / "cross"))
     with pytest.raises(InputError, match=r"is a CrossEncoder.*pass a SentenceTransformer to cse"):
         find_model(str(tmp_path / "cross"))
@@ -193,9 +191,7 @@ def test_commands_accept_word_vectors_and_encoders_from_a_file(tmp_path, cse):
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
     (tmp_path / "lengths.py").write_text(LENGTHS, encoding="utf8")
     for name, more in (("glove:v.txt", ()), ("lengths:", ("--import", "lengths.py"))):
-        done = cse("eval", name, "--data", "pairs.tsv", "--json", *more, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["suites"]["sts"]["tasks"][0]["pairs"] == 3
-        done = cse("encode", name, "some.txt", "-o", "x.npy", *more, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        done = ran(cse("eval", name, "--data", "pairs.tsv", "--json", *more, cwd=tmp_path))
+        assert json.loads(done)["suites"]["sts"]["tasks"][0]["pairs"] == 3
+        ran(cse("encode", name, "some.txt", "-o", "x.npy", *more, cwd=tmp_path))
         assert len(np.load(tmp_path / "x.npy")) == 2

@@ -17,31 +17,18 @@ from cse.search.fusion import Fusion
 from cse.search.mining import QueryRows
 from cse.search.vectors import Vectors, exact_products, nearest, unit
 from random_texts import some_texts
-from test_cli import refused
+from test_cli import ran, refused
 
 MINE = ("mine", "c.txt", "-o", "t.csv", "--queries", "c.txt")
-TOPICS = ("cat dog horse cow pig", "car bus train ship plane", "bread milk cheese rice egg")
 
 
-@pytest.fixture(scope="module")
-def topics(tmp_path_factory):
-    """A folder with v.txt (word vectors of three topics) and c.txt (20 rows per topic, a blank row, a repeated row)."""
-    folder = tmp_path_factory.mktemp("topics")
-    draw = np.random.default_rng(0)
-    lines = []
-    for number, topic in enumerate(TOPICS):
-        for word in topic.split():
-            vector = 3 * np.eye(3)[number].repeat(3) + draw.standard_normal(9)
-            lines.append(f"{word} {' '.join(f'{x:.4f}' for x in vector)}\n")
-    (folder / "v.txt").write_text("".join(lines), encoding="utf8")
-    rows = [" ".join(["the", *draw.choice(TOPICS[row % 3].split(), 4)]) for row in range(60)]
-    (folder / "c.txt").write_text("\n".join([*rows, "", rows[4]]) + "\n", encoding="utf8")
-    return folder
-
-
-def ran(done):
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def corpus(tmp_path, glove):
+    """A folder with word vectors (v.txt) and a corpus (c.txt) with a blank and a repeated row."""
+    shutil.copy(glove.removeprefix("glove:"), tmp_path / "v.txt")
+    rows = some_texts(60)
+    (tmp_path / "c.txt").write_text("\n".join([*rows, "", rows[4]]) + "\n", encoding="utf8")
+    return tmp_path
 
 
 def is_passage(text, whole, most):
@@ -79,16 +66,16 @@ def test_rows_made_from_queries_take_positives_and_negatives_at_their_ranks(glov
 
 
 @pytest.mark.slow
-def test_the_preset_for_queries_trains_on_the_rows_that_mine_writes(topics, tmp_path, cse, tiny_bert):
-    (tmp_path / "q.txt").write_text("the cat\nbus or train\n\nthe cat\n", encoding="utf8")
-    mine = ("mine", tiny_bert, topics / "c.txt", "--queries", "q.txt", "-o", "m.jsonl")
-    found = json.loads(ran(cse(*mine, "--rows", "40", "--json", cwd=tmp_path)))
+def test_the_preset_for_queries_trains_on_the_rows_that_mine_writes(corpus, cse, tiny_bert):
+    (corpus / "q.txt").write_text("the cat\nbus or train\n\nthe cat\n", encoding="utf8")
+    mine = ("mine", tiny_bert, "c.txt", "--queries", "q.txt", "-o", "m.jsonl")
+    found = json.loads(ran(cse(*mine, "--rows", "40", "--json", cwd=corpus)))
     assert (found["queries"], found["triples"]) == (2, 40)
     given = ("--preset", "encoder-queries", "--model", tiny_bert, "--max-steps", "2", "--name", "run")
-    ran(cse("train", "--pairs", "m.jsonl", *given, cwd=tmp_path))
-    stored = TrainConfig.from_toml(tmp_path / "runs" / "run" / "config.toml")
+    ran(cse("train", "--pairs", "m.jsonl", *given, cwd=corpus))
+    stored = TrainConfig.from_toml(corpus / "runs" / "run" / "config.toml")
     assert (stored.batch_size, stored.lr, stored.loss_terms) == (32, 2e-5, ("keep-similarities",))
-    refused(cse("train", topics / "c.txt", "--preset", "encoder-queries", cwd=tmp_path), "needs --pairs FILE")
+    refused(cse("train", "c.txt", "--preset", "encoder-queries", cwd=corpus), "needs --pairs FILE")
 
 
 @pytest.mark.parametrize(
@@ -103,21 +90,17 @@ def test_the_preset_for_queries_trains_on_the_rows_that_mine_writes(topics, tmp_
         ((*MINE[:-1], "blank.txt"), "--queries blank.txt holds no query"),
     ],
 )
-def test_invalid_arguments_and_files_are_refused(topics, tmp_path, cse, arguments, phrase):
-    for name in ("c.txt", "v.txt"):
-        shutil.copy(topics / name, tmp_path)
-    (tmp_path / "three.csv").write_text("a,b,c\n1,2,3\n", encoding="utf8")
-    (tmp_path / "blank.txt").write_text("\n \n", encoding="utf8")
-    refused(cse(arguments[0], "glove:v.txt", *arguments[1:], cwd=tmp_path), phrase)
+def test_invalid_arguments_and_files_are_refused(corpus, cse, arguments, phrase):
+    (corpus / "three.csv").write_text("a,b,c\n1,2,3\n", encoding="utf8")
+    (corpus / "blank.txt").write_text("\n \n", encoding="utf8")
+    refused(cse(arguments[0], "glove:v.txt", *arguments[1:], cwd=corpus), phrase)
 
 
-def test_rows_are_mined_from_an_index_with_passages(topics, tmp_path, cse):
-    model = f"glove:{topics / 'v.txt'}"
-    texts = (topics / "c.txt").read_text(encoding="utf8").split("\n")[:-1]
-    SearchIndex.build(Encoder(model), texts, tmp_path / "cut", passages=8)
-    flags = ("--queries", topics / "c.txt", "--index", "cut", "-o", "t.csv", "--ranks", "4-50")
-    ran(cse("mine", model, topics / "c.txt", *flags, cwd=tmp_path))
-    assert len((tmp_path / "t.csv").read_text(encoding="utf8").splitlines()) == 1921
+def test_rows_are_mined_from_an_index_with_passages(corpus, cse, glove):
+    texts = (corpus / "c.txt").read_text(encoding="utf8").split("\n")[:-1]
+    SearchIndex.build(Encoder(glove), texts, corpus / "cut", passages=8)
+    ran(cse(MINE[0], glove, *MINE[1:], "--index", "cut", "--ranks", "4-50", cwd=corpus))
+    assert len((corpus / "t.csv").read_text(encoding="utf8").splitlines()) == 1921
 
 
 def brute_force(vectors, queries, k):

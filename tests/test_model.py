@@ -5,6 +5,7 @@ import shutil
 from functools import cache
 from unittest import mock
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
@@ -249,8 +250,6 @@ def test_the_moments_of_cosines_equal_those_of_all_pairs_and_of_random_direction
 
 
 def test_the_error_without_access_to_the_hub_suggests_minilm(monkeypatch, tmp_path):
-    import huggingface_hub
-
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", mock.Mock(side_effect=ConnectionError("no route")))
     with pytest.raises(InputError, match="--model minilm"):

@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, Pooling
 from torch import nn
+from transformers import AutoTokenizer
 
 from conftest import config_of_eight_steps
 from cse import Encoder, InputError, train
@@ -114,8 +116,6 @@ def test_a_pooler_too_wide_for_the_dense_module_is_refused(tmp_path, tiny_bert):
 
 @pytest.mark.slow
 def test_merging_with_the_base_model_averages_the_weights_of_dense_modules(tmp_path, tiny_bert, short_corpus):
-    from safetensors.torch import load_file
-
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), dense(16)])
     file = "2_Dense/model.safetensors"
     base = load_file(tmp_path / "model" / file)["linear.weight"]
@@ -152,8 +152,6 @@ def test_folders_in_the_old_layout_of_sentence_transformers_can_be_loaded(tmp_pa
 
 
 def test_a_saved_model_keeps_the_conversion_to_lower_case_of_sentence_transformers(tmp_path, sample_rows):
-    from transformers import AutoTokenizer
-
     hub = as_on_the_hub(tmp_path / "hub", "bert", sample_rows[:500])
     folder = tmp_path / "model"
     save_encoder(load_encoder(find_model(str(hub)), "avg"), folder, "")

@@ -17,6 +17,7 @@ from cse.evaluation.retrieval import rank_documents
 from cse.training.setup import prepare
 from runs import first_batches
 from sentence_models import sentence_model
+from test_cli import ran
 from test_modules import TEXTS, pooling
 from test_retrieval import write
 
@@ -122,8 +123,7 @@ def test_similarity_is_the_dot_product_if_the_model_declares_it(models):
 def test_commands_accept_the_option_prompt(models, tmp_path, cse):
     folder, theirs = models("plain")
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
-    done = cse("encode", folder, "some.txt", "-o", "x.npy", "--prompt", "query", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    ran(cse("encode", folder, "some.txt", "-o", "x.npy", "--prompt", "query", cwd=tmp_path))
     expected = theirs.encode(["the cat", "a dog"], prompt_name="query")
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-5)
 

@@ -133,9 +133,8 @@ def test_an_encoding_without_a_byte_order_mark_is_recognised(tmp_path, name):
         TfidfIndex.build(table, column="text")
 
 
-@pytest.mark.parametrize("suffix", [".GZ", ".Zst"])
-def test_a_suffix_in_upper_case_selects_the_decoder(tmp_path, suffix):
-    codec = {".GZ": "gzip", ".Zst": "zstd"}[suffix]
+@pytest.mark.parametrize(("suffix", "codec"), [(".GZ", "gzip"), (".Zst", "zstd")])
+def test_a_suffix_in_upper_case_selects_the_decoder(tmp_path, suffix, codec):
     for name, content, column in (
         (f"A.TXT{suffix}", "a text\n", None),
         (f"A.JSONL{suffix}", '{"t": "a text"}\n', "t"),

@@ -53,27 +53,13 @@ def wait_for(condition):
         time.sleep(0.01)
 
 
-@pytest.fixture
-def stalled(tmp_path, indexed, sample):
-    """A function that starts a process. The process writes into ``tmp_path`` and then waits for more input."""
-    processes = []
+def test_only_temporary_files_of_killed_processes_are_removed(tmp_path, indexed, sample):
+    """Two processes write into ``tmp_path`` and wait for more input."""
     (tmp_path / "tfidf").symlink_to(indexed / "tfidf")
-
-    def start():
-        process = launched(tmp_path, "augment", "-", "out.txt", stdin=subprocess.PIPE)
-        processes.append(process)
+    first, second = (launched(tmp_path, "augment", "-", "out.txt", stdin=subprocess.PIPE) for _ in range(2))
+    for process in (first, second):
         process.stdin.write(sample.read_bytes())
         process.stdin.flush()
-        return process
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
-
-
-def test_only_temporary_files_of_killed_processes_are_removed(tmp_path, stalled, sample):
-    first, second = stalled(), stalled()
     wait_for(lambda: len(temporary(tmp_path)) == 2)
     before = temporary(tmp_path)
     first.send_signal(signal.SIGKILL)

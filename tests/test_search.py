@@ -26,7 +26,7 @@ from cse.search.fusion import Fusion
 from cse.search.rows import Changes, Rows, read_encoded
 from cse.search.vectors import unit
 from random_texts import some_texts
-from test_cli import refused
+from test_cli import ran, refused
 
 PLAIN = Fusion(language="none", bm25_tokenizer="unicode")
 
@@ -491,9 +491,7 @@ def answered(corpus, cse):
     """A function that runs `cse search --json` in the folder of the corpus, or in another, and returns its answer."""
 
     def run(*arguments, cwd=corpus, **settings):
-        done = cse("search", *arguments, "--json", cwd=cwd, **settings)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return json.loads(ran(cse("search", *arguments, "--json", cwd=cwd, **settings)))
 
     return run
 
@@ -501,9 +499,8 @@ def answered(corpus, cse):
 def test_cse_search_builds_the_index_once_and_answers_queries(corpus, cse, answered):
     given = ("--column", "text", "--id", "name")
     texts = some_texts(50)
-    first = cse("search", "glove:v.txt", "c.csv", *given, "--query", texts[7], "--top", "2", cwd=corpus)
-    assert first.returncode == 0, first.stderr
-    lines = first.stdout.splitlines()
+    first = ran(cse("search", "glove:v.txt", "c.csv", *given, "--query", texts[7], "--top", "2", cwd=corpus))
+    lines = first.splitlines()
     assert lines[0] == texts[7]
     assert lines[1].split() == ["1", "1.0000", "n7", *texts[7].split()]
     assert len(lines) == 4
@@ -609,9 +606,8 @@ def test_search_answers_each_line_of_standard_input(corpus, cse, answered, glove
     queries = ["word1 word2", "", "word3\x1b[31m", some_texts(50)[7]]
     lines = "".join(f"{query}\n" for query in queries)
     expected = index.search(queries, 3)
-    done = cse("search", "--top", "3", "--json", cwd=corpus, stdin=lines)
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
+    done = ran(cse("search", "--top", "3", "--json", cwd=corpus, stdin=lines))
+    found = [json.loads(line) for line in done.splitlines()]
     assert [each["query"] for each in found] == queries
     assert [[hit["row"] for hit in each["hits"]] for each in found] == [[hit.row for hit in hits] for hits in expected]
     assert found[1]["hits"] == []

@@ -15,12 +15,14 @@ from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.losses.merged_forward import embed_columns
 from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from cse import InputError, TfidfIndex
+from cse import Encoder, InputError, TfidfIndex
 from cse.evaluation.geometry import score_halves
 from cse.sentence_transformers import HalvesEvaluator, InfoNCELoss, NegativesCollator, add_negatives, number_rows
 from cse.sentence_transformers.loss import check_equal_rows
+from cse.sentence_transformers.negatives import column_keys
 from cse.training.callbacks import Callback
 from cse.training.loop import Trainer
 from cse.training.setup import prepare
@@ -292,8 +294,6 @@ def test_hard_negative_weight_applies_to_all_hard_negatives_of_the_anchors_own_r
 
 def test_the_loss_accepts_inputs_that_are_not_padded_tokens(sample_rows, tiny_bert):
     """The inputs of a StaticEmbedding are concatenated token ids with offsets."""
-    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
-
     torch.manual_seed(0)
     tokenizer = load(tiny_bert).tokenizer.backend_tokenizer
     model = SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=16)], device="cpu")
@@ -319,8 +319,6 @@ def test_the_error_for_a_missing_package_names_the_extra():
 
 def test_mixing_partners_depend_on_token_ids_and_seed_but_not_on_padding(tiny_bert, triples):
     """Without row numbers, partners are drawn from the seed and a hash of the anchor's token ids (``token_keys``)."""
-    from cse.sentence_transformers.negatives import column_keys
-
     model = load(tiny_bert)
     key = partial(column_keys, tokenizer=model.tokenizer)
     one = model.preprocess(triples["anchor"][:6])
@@ -498,8 +496,6 @@ def test_negatives_are_not_used_as_positives_of_a_dataset_of_one_column(tiny_ber
 
 
 def test_the_evaluator_gives_the_same_scores_as_cse(tiny_bert, sample_rows, tmp_path):
-    from cse import Encoder
-
     model = load(tiny_bert, double=False)
     model.max_seq_length = 64
     sentences = [row for row in sample_rows if len(row.split()) >= 8][:40]

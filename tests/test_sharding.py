@@ -28,7 +28,7 @@ from cse.data.readers import SourceFile, reading_options
 from cse.tfidf.build import build_index
 from cse.tfidf.options import word_options
 from random_texts import some_texts
-from test_cli import refused
+from test_cli import ran, refused
 
 OPTIONS = {"words": word_options(), "reading": reading_options(), "engine": "ray"}
 
@@ -84,12 +84,6 @@ def wait_for(condition, seconds=120):
     return found
 
 
-def all_parts(folder):
-    """Returns the decompressed content of all parts."""
-    parts = [path for path in sorted(Path(folder).glob("part-*")) if path.suffix != ".json"]
-    return b"".join(pa.input_stream(path).read() for path in parts)
-
-
 def files(folder):
     return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
@@ -104,14 +98,13 @@ def files(folder):
     ],
 )
 def test_parts_of_many_files_equal_the_output_of_one_file(shards, cse, flags, suffix):
-    done = cse("augment", "--parts", "shard*", "-o", "parts", *flags, "--json")
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
+    summary = json.loads(ran(cse("augment", "--parts", "shard*", "-o", "parts", *flags, "--json")))
     assert (summary["files"], summary["made"], summary["rows"]) == (4, 4, 400)
     plain = [flag for flag in flags if flag not in ("--compression", "gz", "none")]
     assert cse("augment", "whole.txt", "-o", "expected", *plain).returncode == 0
-    assert all_parts("parts") == Path("expected").read_bytes()
     parts = [f"part-{number:05}{suffix}" for number in range(4)]
+    written = b"".join(pa.input_stream(f"parts/{part}").read() for part in parts)  # decompressed
+    assert written == Path("expected").read_bytes()
     assert sorted(os.listdir("parts")) == sorted([*parts, *(f"{part}.json" for part in parts)])
     made_from = [json.loads(Path(f"parts/{part}.json").read_text())["made_from"] for part in parts]
     assert [each["first_row"] for each in made_from] == [0, 100, 260, 260]
@@ -221,24 +214,20 @@ def test_a_changed_file_leaves_only_its_own_part_missing(shards, cse):
     assert cse("augment", "--parts", "shard*", "-o", "parts").returncode == 0
 
 
-def array_of(path):
-    """The vectors in a part written by ``cse encode``."""
-    if path.suffix == ".npy":
-        return np.load(path)
-    if path.suffix == ".safetensors":
-        return load_file(path)["embeddings"]
-    return np.array(pq.read_table(path).column("embedding").to_pylist()).reshape(-1, 16)
-
-
-@pytest.mark.parametrize("form", ["npy", "safetensors", "parquet"])
-def test_vectors_encoded_in_parts_equal_vectors_encoded_at_once(shards, cse, glove, form):
-    done = cse("encode", glove, "--parts", "shard*", "-o", "parts", "--format", form, "--json")
-    assert done.returncode == 0, done.stderr
-    summary = json.loads(done.stdout)
+@pytest.mark.parametrize(
+    ("form", "read"),
+    [
+        ("npy", np.load),
+        ("safetensors", lambda part: load_file(part)["embeddings"]),
+        ("parquet", lambda part: np.array(pq.read_table(part)["embedding"].to_pylist()).reshape(-1, 16)),
+    ],
+)
+def test_vectors_encoded_in_parts_equal_vectors_encoded_at_once(shards, cse, glove, form, read):
+    summary = json.loads(ran(cse("encode", glove, "--parts", "shard*", "-o", "parts", "--format", form, "--json")))
     assert (summary["rows"], summary["blank"], summary["embedding_dim"]) == (400, 3, 16)
     expected = Encoder(glove).encode(shards)
     parts = sorted(Path("parts").glob(f"part-*.{form}"))
-    np.testing.assert_allclose(np.vstack([array_of(part) for part in parts]), expected, atol=1e-6)
+    np.testing.assert_allclose(np.vstack([read(part) for part in parts]), expected, atol=1e-6)
     if form == "parquet":
         rows = [row for part in parts for row in pq.read_table(part).column("row").to_pylist()]
         assert rows == list(range(400))
@@ -313,14 +302,12 @@ def test_invalid_input_to_a_cluster_is_reported_as_an_input_error(cluster, shard
     assert cse("augment", "--engine", "ray", "shard*", "-o", "augment", env=address).returncode == 0
 
 
-def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, cse_here, glove, monkeypatch):
+def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, cse_here, glove):
     command = ["encode", glove, "--parts", "shard0.txt", "shard1.txt.gz", "-o", "parts"]
-    with monkeypatch.context() as patched:
-        patched.setattr("cse.encoder.vector_files.encode_to_file", mock.Mock(side_effect=KeyboardInterrupt))
-        assert cse_here(*command).returncode == 130
-    done = cse_here(*command, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["made"] == 2
+    with mock.patch("cse.encoder.vector_files.encode_to_file", side_effect=KeyboardInterrupt) as interrupted:
+        cse_here(*command)
+    interrupted.assert_called_once()
+    assert json.loads(ran(cse_here(*command, "--json")))["made"] == 2
 
 
 def test_blank_shards_are_accepted_unless_all_shards_are_blank(cluster, shards):
@@ -342,9 +329,7 @@ def test_invalid_text_in_a_shard_and_standard_input_are_refused(cluster, shards)
 
 def test_build_tfidf_joins_a_running_cluster(cluster, shards, cse):
     build = ("build-tfidf", "--engine", "ray", "shard*", "-o", "ray", "--json")
-    done = cse(*build, env={"RAY_ADDRESS": cluster.address})
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rows"] == 400
+    assert json.loads(ran(cse(*build, env={"RAY_ADDRESS": cluster.address})))["rows"] == 400
     assert files("ray") == files("tfidf")
 
 

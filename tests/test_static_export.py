@@ -10,52 +10,44 @@ import numpy as np
 import pytest
 from huggingface_hub import HfApi, ModelCard
 from scipy.sparse import csr_matrix
+from sentence_transformers import SentenceTransformer
 
 from cse import Encoder, InputError
 from cse.data.corpus import Corpus
 from cse.encoder import static_export
 from cse.encoder.base import unit
 from cse.encoder.saving import write_card
-from test_cli import refused
+from test_cli import ran, refused
 
 TEXTS = ["One.", "Another sentence, rather longer than the first.", "word " * 700, "Ünïcode, 12 x", " "]
-needs_model2vec = pytest.mark.skipif(
-    __import__("importlib.util").util.find_spec("model2vec") is None, reason="not installed: pip install 'cse[static]'"
-)
 
 
 @pytest.fixture(scope="module")
-def corpus_file(tmp_path_factory, sample_rows):
-    path = tmp_path_factory.mktemp("corpus") / "corpus.txt"
-    path.write_text("\n".join([*sample_rows[:300], ""]) + "\n", encoding="utf8")
-    return path
+def model2vec():
+    return pytest.importorskip("model2vec", reason="not installed: pip install 'cse[static]'")
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory, tiny_bert, corpus_file, cse_here):
+def exported(tmp_path_factory, tiny_bert, short_corpus, cse_here, model2vec):
     """The folder of a static encoder, and the JSON that the export prints."""
     folder = tmp_path_factory.mktemp("static") / "made"
-    done = cse_here("export", tiny_bert, "--static", "--corpus", corpus_file, "-o", folder, "--threads", 1, "--json")
+    done = cse_here("export", tiny_bert, "--static", "--corpus", short_corpus, "-o", folder, "--threads", 1, "--json")
     assert done.returncode == 0, done.stderr
     return folder, json.loads(done.stdout)
 
 
-@needs_model2vec
-def test_model2vec_sentence_transformers_and_cse_compute_the_same_embeddings(exported, tiny_bert, tmp_path):
-    from model2vec import StaticModel
-    from sentence_transformers import SentenceTransformer
-
+def test_model2vec_sentence_transformers_and_cse_compute_the_same_embeddings(exported, tiny_bert, tmp_path, model2vec):
     folder, printed = exported
     ours = Encoder(folder, device="cpu").encode(TEXTS)
     assert ours.shape == (len(TEXTS), 32) == (len(TEXTS), printed["embedding_dim"])
     np.testing.assert_allclose(np.linalg.norm(ours[:4], axis=1), 1, atol=1e-6)
     # The others compute in float16, in which the vectors are stored.
-    np.testing.assert_allclose(StaticModel.from_pretrained(folder).encode(TEXTS), ours, atol=4e-3)
+    np.testing.assert_allclose(model2vec.StaticModel.from_pretrained(folder).encode(TEXTS), ours, atol=4e-3)
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS[:4])
     np.testing.assert_allclose(theirs, ours[:4], atol=4e-3)
     SentenceTransformer(str(folder), device="cpu").save(str(tmp_path / "copy"), create_model_card=False)
     np.testing.assert_allclose(Encoder(tmp_path / "copy", device="cpu").encode(TEXTS), ours, atol=4e-3)
-    assert printed["rows"] == 300
+    assert printed["rows"] == 600
     assert printed["bytes"] == sum(path.stat().st_size for path in folder.iterdir())
     assert not any(
         str(tiny_bert) in path.read_text("utf8") for path in folder.iterdir() if path.suffix in (".json", ".md")
@@ -64,8 +56,7 @@ def test_model2vec_sentence_transformers_and_cse_compute_the_same_embeddings(exp
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {(folder / "README.md").stat().st_mode & 0o777}
 
 
-@needs_model2vec
-def test_the_fit_brings_embeddings_nearer_and_dims_keeps_the_first(tiny_bert, sample_rows, tmp_path, monkeypatch):
+def test_fits_bring_vectors_nearer_and_dims_keeps_the_first(tiny_bert, sample_rows, tmp_path, monkeypatch, model2vec):
     encoder, corpus = Encoder(tiny_bert, device="cpu"), Corpus.from_texts(sample_rows[:300])
     made = {"fitted": static_export.export_static(encoder, corpus, str(tmp_path / "fitted"))}
     made["few"] = static_export.export_static(encoder, corpus, str(tmp_path / "few"), dims=5)
@@ -119,7 +110,6 @@ def test_weights_follow_from_the_frequencies_of_the_corpus():
     assert not vectors[2].any()
 
 
-@needs_model2vec
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
@@ -131,13 +121,12 @@ def test_weights_follow_from_the_frequencies_of_the_corpus():
         (("--static", "--int8"), "--int8 has no effect without --onnx; add that, or omit --int8"),
     ],
 )
-def test_errors_in_the_options(tiny_bert, corpus_file, tmp_path, cse_here, arguments, error):
-    places = {"FILE": corpus_file, "HERE": tmp_path}
+def test_errors_in_the_options(tiny_bert, short_corpus, tmp_path, cse_here, arguments, error, model2vec):
+    places = {"FILE": short_corpus, "HERE": tmp_path}
     refused(cse_here("export", tiny_bert, *(places.get(each, each) for each in arguments), cwd=tmp_path), error)
     assert not list(tmp_path.iterdir())
 
 
-@needs_model2vec
 def test_encoders_without_a_transformer_and_corpora_without_tokens_are_refused(exported, tiny_bert, tmp_path):
     corpus = Corpus.from_texts(["the cat sat there", "a dog"])
     with pytest.raises(InputError, match="has no transformer with a fast tokenizer to distil"):
@@ -148,35 +137,28 @@ def test_encoders_without_a_transformer_and_corpora_without_tokens_are_refused(e
     assert not list(tmp_path.iterdir())
 
 
-@needs_model2vec
-def test_a_roberta_is_distilled(tiny_roberta, sample_rows, tmp_path):
-    from model2vec import StaticModel
-
+def test_a_roberta_is_distilled(tiny_roberta, sample_rows, tmp_path, model2vec):
     encoder = Encoder(tiny_roberta, device="cpu")
     assert static_export.export_static(encoder, Corpus.from_texts(sample_rows[:200]), tmp_path / "new").cosine > 0.5
     ours = Encoder(tmp_path / "new", device="cpu").encode(sample_rows[:20])
-    theirs = StaticModel.from_pretrained(tmp_path / "new").encode(sample_rows[:20])
+    theirs = model2vec.StaticModel.from_pretrained(tmp_path / "new").encode(sample_rows[:20])
     np.testing.assert_allclose(theirs, ours, atol=4e-3)
 
 
-def test_the_error_for_a_missing_model2vec_names_the_command(tiny_bert, corpus_file, tmp_path, cse_here, monkeypatch):
+def test_the_error_for_a_missing_model2vec_names_the_command(tiny_bert, short_corpus, tmp_path, cse_here, monkeypatch):
     monkeypatch.setitem(sys.modules, "model2vec", None)
-    done = cse_here("export", tiny_bert, "--static", "--corpus", corpus_file, "-o", tmp_path / "new")
+    done = cse_here("export", tiny_bert, "--static", "--corpus", short_corpus, "-o", tmp_path / "new")
     refused(done, "cse export --static: model2vec is not installed; run pip install 'cse[static]'")
     assert not list(tmp_path.iterdir())
 
 
-@needs_model2vec
-def test_encode_and_search_accept_a_static_encoder(exported, tmp_path, corpus_file, sample_rows, cse_here):
+def test_encode_and_search_accept_a_static_encoder(exported, tmp_path, short_corpus, short_rows, cse_here):
     folder, _ = exported
-    done = cse_here("encode", folder, corpus_file, "-o", tmp_path / "x.npy", "--threads", 1)
-    assert done.returncode == 0, done.stderr
-    expected = Encoder(folder, device="cpu").encode(sample_rows[:300])
-    np.testing.assert_allclose(np.load(tmp_path / "x.npy")[:300], expected, atol=1e-6)
-    flags = ("-o", tmp_path / "index", "--query", sample_rows[7], "--top", 1)
-    done = cse_here("search", folder, corpus_file, *flags, "--json")
-    assert done.returncode == 0, done.stderr
-    assert sample_rows[7] in done.stdout
+    ran(cse_here("encode", folder, short_corpus, "-o", tmp_path / "x.npy", "--threads", 1))
+    expected = Encoder(folder, device="cpu").encode(short_rows)
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-6)
+    flags = ("-o", tmp_path / "index", "--query", short_rows[7], "--top", 1)
+    assert short_rows[7] in ran(cse_here("search", folder, short_corpus, *flags, "--json"))
 
 
 def card_of(folder):
@@ -188,9 +170,7 @@ def card_of(folder):
 @pytest.mark.slow
 def test_a_copy_states_licence_and_language_and_is_uploaded_with_its_card(cse, one_finished_run, tmp_path, monkeypatch):
     run, copy, sent = one_finished_run, tmp_path / "mine", {}
-    done = cse("export", run, "-o", copy, "--license", "apache-2.0", "--language", "en")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{copy}\n"
+    assert ran(cse("export", run, "-o", copy, "--license", "apache-2.0", "--language", "en")) == f"{copy}\n"
     card, before = card_of(copy), card_of(run / "best")
     assert (card.data.license, card.data.language) == ("apache-2.0", ["en"])
     assert (card.text, card.data.tags) == (before.text, before.data.tags)

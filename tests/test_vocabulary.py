@@ -4,12 +4,13 @@ import json
 from collections import Counter
 
 import pytest
+from tokenizers import Tokenizer, models
 
 from cse import InputError
 from cse.encoder.resolve import find_model
 from cse.encoder.trained import load_tokenizer
 from cse.encoder.vocabulary import MIN_COUNT, count_words
-from test_cli import refused
+from test_cli import ran, refused
 
 TRICKY = [
     "The Boundary-Layer: na\u00efve caf\u00e9, CAF\u00c9! (don't) e_mail",
@@ -71,8 +72,6 @@ def test_words_and_pieces_equal_those_of_the_tokenizer_on_whole_texts(tokenizer,
 
 
 def test_a_tokenizer_without_words_is_refused(tokenizer):
-    from tokenizers import Tokenizer, models
-
     class Other:
         backend_tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
 
@@ -81,27 +80,24 @@ def test_a_tokenizer_without_words_is_refused(tokenizer):
 
 
 def test_doctor_lists_the_divided_words_of_the_model(cse, corpus, rows, tiny_bert, tokenizer):
-    done = cse("doctor", "--model", tiny_bert, corpus, "--top", 7, "--json")
-    assert done.returncode == 0, done.stderr
-    found, expected = json.loads(done.stdout)["model"], count_words(tokenizer, [rows], "test")
+    done = ran(cse("doctor", "--model", tiny_bert, corpus, "--top", 7, "--json"))
+    found, expected = json.loads(done)["model"], count_words(tokenizer, [rows], "test")
     assert found["tokens"] == sum(len(ids) - 2 for ids in tokenizer(rows)["input_ids"])
     assert (found["words"], found["divided_words"]) == (expected.words, len(expected.divided))
     assert [each["word"] for each in found["listed_words"]] == [each.word for each in expected.divided[:7]]
     assert found["listed_words"][0]["saved_share"] == expected.divided[0].saved / expected.tokens
     assert found["token_share_divided"] == pytest.approx(1 - expected.by_pieces[1] / expected.tokens)
-    shown = cse("doctor", "--model", tiny_bert, corpus, "--top", 7)
-    assert shown.returncode == 0, shown.stderr
-    assert all(each.word in shown.stdout for each in expected.divided[:7])
-    assert f"{expected.tokens:,} tokens" in shown.stdout
+    shown = ran(cse("doctor", "--model", tiny_bert, corpus, "--top", 7))
+    assert all(each.word in shown for each in expected.divided[:7])
+    assert f"{expected.tokens:,} tokens" in shown
 
 
 def test_doctor_counts_texts_that_the_model_reads_as_the_same_tokens(cse, tmp_path, tiny_bert):
     long = "word " * 40
     rows = ["one row", "One  row", "ONE ROW ", "one row", "another", f"{long} a", f"{long} b", ""]
     (tmp_path / "c.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
-    done = cse("doctor", tmp_path / "c.txt", "--model", tiny_bert, "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["model"]["equal_texts"] == 3
+    done = ran(cse("doctor", tmp_path / "c.txt", "--model", tiny_bert, "--json"))
+    assert json.loads(done)["model"]["equal_texts"] == 3
     shown = cse("doctor", tmp_path / "c.txt", "--model", tiny_bert).stdout.replace("\n", " ")
     assert "3 texts have the first 32 tokens of another text" in shown
 

@@ -19,7 +19,7 @@ from cse.search.fusion import Fusion
 from cse.tfidf.pieces import Pieces
 from cse.training.loop import resumed_config
 from runs import same_run
-from test_cli import refused
+from test_cli import ran, refused
 from test_resume import Stop
 from una_reference import ReferenceIndex
 
@@ -216,8 +216,7 @@ def test_an_index_of_files_and_cse_augment_equal_the_python_api(tmp_path, pieces
     expected = index.augment(rows, seed=3)
     parts = ("-o", "p", "--parts", "--compression", "none")
     for given, written in ((("-o", "n.txt"), "n.txt"), (parts, "p/part-00000.txt")):
-        done = cse("augment", "a.txt", "--seed", 3, *given, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        ran(cse("augment", "a.txt", "--seed", 3, *given, cwd=tmp_path))
         assert (tmp_path / written).read_text(encoding="utf8").split("\n")[:-1] == expected
     done = cse("augment", "a.txt", "--seed", 3, "--format", "jsonl", cwd=tmp_path)
     records = [json.loads(line) for line in done.stdout.splitlines()]
@@ -298,9 +297,8 @@ def test_a_run_uses_the_pieces_of_its_model_and_can_be_resumed(
 ):
     index = tmp_path / "tfidf"
     flags = ("--tokenizer", "wordpieces", "--model", tiny_bert, "--json")
-    built = cse_here("build-tfidf", short_corpus, *flags, cwd=tmp_path)
-    assert built.returncode == 0, built.stderr
-    assert json.loads(built.stdout)["written"].keys() == {"index.safetensors", "matrix.npz", "tokenizer.json"}
+    built = ran(cse_here("build-tfidf", short_corpus, *flags, cwd=tmp_path))
+    assert json.loads(built)["written"].keys() == {"index.safetensors", "matrix.npz", "tokenizer.json"}
     una = {"una": {"every": 1, "use_as": "hard-negatives", "tokenizer": "wordpieces"}}
     config = run_config.replace(tfidf=str(index), negatives=("una",), save_every=2, log_every=100, **una)
     whole = train(config.replace(name="whole"))
@@ -338,8 +336,7 @@ def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glov
     assert 15 in index._state.bm25(fusion).search("replayed", 20)
     assert len(list((tmp_path / "index").glob("bm25-*"))) == 1
     search = ("search", tiny_bert, "-o", tmp_path / "index", "--query", "replayed", "--bm25-tokenizer")
-    done = cse_here(*search, "wordpieces", "--hybrid", "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    ran(cse_here(*search, "wordpieces", "--hybrid", "--json", cwd=tmp_path))
     refused(cse_here(*search, "wordpieces", cwd=tmp_path), "--bm25-tokenizer has no effect without --hybrid")
     with pytest.raises(InputError, match="--bm25-tokenizer"):
         Fusion(bm25_tokenizer="letters")
