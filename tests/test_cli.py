@@ -210,6 +210,7 @@ REFUSED = [
     ("train --epochs many", "--epochs must be an integer, got 'many'"),
     ("train --loss fokal", "--loss: 'fokal' is unknown (did you mean focal?); choose one of"),
     ("train --pooler mean", "--pooler: 'mean' is unknown (did you mean avg?); choose one of"),
+    ("train c.txt --preset encoder-queries", "needs --pairs FILE"),
     ("train --preset simsce-bert-base", "(did you mean simcse-bert-base?)"),
     ("train --radius 0", "--radius"),
     ("train --mix-lambda 2", "--mix-lambda must be <= 1, got 2.0"),

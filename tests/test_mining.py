@@ -1,6 +1,5 @@
 """Tests of nearest rows, BM25, passages, and the command `cse mine`."""
 
-import json
 import math
 import re
 import shutil
@@ -9,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from cse import Encoder, SearchIndex, TrainConfig
+from cse import Encoder, SearchIndex
 from cse.encoder.passages import windows
 from cse.search import vectors as stored
 from cse.search.bm25 import Bm25, Terms
@@ -63,19 +62,6 @@ def test_rows_made_from_queries_take_positives_and_negatives_at_their_ranks(glov
         assert any(is_passage(negative, text, 24) for text in texts)
     assert QueryRows(count, (6, 9), 2, words=5, seed=3)(index, queries) == rows
     assert QueryRows(count, (6, 9), 2, words=5, seed=4)(index, queries) != rows
-
-
-@pytest.mark.slow
-def test_the_preset_for_queries_trains_on_the_rows_that_mine_writes(corpus, cse, tiny_bert):
-    (corpus / "q.txt").write_text("the cat\nbus or train\n\nthe cat\n", encoding="utf8")
-    mine = ("mine", tiny_bert, "c.txt", "--queries", "q.txt", "-o", "m.jsonl")
-    found = json.loads(ran(cse(*mine, "--rows", "40", "--json", cwd=corpus)))
-    assert (found["queries"], found["triples"]) == (2, 40)
-    given = ("--preset", "encoder-queries", "--model", tiny_bert, "--max-steps", "2", "--name", "run")
-    ran(cse("train", "--pairs", "m.jsonl", *given, cwd=corpus))
-    stored = TrainConfig.from_toml(corpus / "runs" / "run" / "config.toml")
-    assert (stored.batch_size, stored.lr, stored.loss_terms) == (32, 2e-5, ("keep-similarities",))
-    refused(cse("train", "c.txt", "--preset", "encoder-queries", cwd=corpus), "needs --pairs FILE")
 
 
 @pytest.mark.parametrize(

@@ -294,9 +294,8 @@ def test_rows_can_be_removed_and_replaced(tmp_path, encoder):
 
 def test_threads_that_search_while_rows_change_get_answers_of_one_state(tmp_path, encoder):
     texts = list(dict.fromkeys(some_texts(400)))[:300]
-    names = {text: f"n{number}" for number, text in enumerate(texts)}
     vectors = dict(zip(texts, unit(encoder.encode(texts)).astype(np.float64), strict=True))
-    index = SearchIndex.build(encoder, texts[:200], tmp_path / "index", ids=[names[text] for text in texts[:200]])
+    index = SearchIndex.build(encoder, texts[:200], tmp_path / "index", ids=texts[:200])
     asked, ended = Counter(), threading.Event()
 
     def search(number):
@@ -307,30 +306,29 @@ def test_threads_that_search_while_rows_change_get_answers_of_one_state(tmp_path
             hits = index.search([query], 5, hybrid=hybrid)[0]
             assert len({hit.id for hit in hits}) == 5
             for hit in hits:
-                assert hit.id == names[hit.text]
+                assert hit.id == hit.text
                 assert hybrid or hit.score == pytest.approx(vectors[query] @ vectors[hit.text], abs=1e-5)
             scores = [hit.score for hit in hits]
             assert scores == sorted(scores, reverse=True)
             asked[str(hybrid)] += 1
 
+    present, step, draw = set(texts[:200]), 0, np.random.default_rng(9)
     with ThreadPoolExecutor(4) as pool:
         threads = [pool.submit(search, number) for number in range(4)]
         try:
-            present, step = set(range(200)), 0
             while (step < 40 or len(asked) < 3 or min(asked.values()) < 20) and step < 2000:
                 assert not any(thread.done() for thread in threads)
-                step += 1
-                if gone := {step * 7 % 300, step * 11 % 300} & present if step % 2 else set():
-                    index.remove([f"n{row}" for row in gone])
-                new = set() if step % 2 else {step * 5 % 300, step * 13 % 300, step % 300} - present
-                if new:
-                    index.add([texts[row] for row in sorted(new)], ids=[f"n{row}" for row in sorted(new)])
+                some, step = set(draw.choice(texts, 3).tolist()), step + 1
+                if gone := some & present:
+                    index.remove(list(gone))
+                if new := some - present:
+                    index.add(list(new), ids=list(new))
                 present = present - gone | new
         finally:
             ended.set()
     for thread in threads:
         thread.result()
-    assert {int(name[1:]) for name in index.ids(range(len(index)))} == present
+    assert set(index.ids(range(len(index)))) == present
 
 
 def test_an_index_that_cannot_be_changed_can_be_searched_if_the_corpus_is_the_same(tmp_path, monkeypatch, encoder):

@@ -589,21 +589,3 @@ def test_an_evaluation_before_training_uses_the_prompts(without_dropout, sample_
         losses.append(before)
         assert trainer.evaluate()["eval_loss"] == before
     assert losses[0] != losses[1]
-
-
-def test_the_example_in_the_documentation_runs(tiny_bert, sample, tmp_path, monkeypatch):
-    page = Path(__file__).parents[1] / "docs" / "sentence-transformers.md"
-    text = page.read_text(encoding="utf8")
-    code = text.split("```python\n")[1].split("```")[0]
-    assert len([line for line in code.splitlines() if line.strip()]) <= 15
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "model").symlink_to(tiny_bert)
-    rows = sample.read_text(encoding="utf8").splitlines()[:40]
-    (tmp_path / "corpus.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
-    assert '"minilm"' not in code
-    names = {}
-    exec(compile(code.replace('"sentence-transformers/all-MiniLM-L6-v2"', '"model"'), str(page), "exec"), names)
-    assert names["trainer"].state.global_step > 0
-    again = SentenceTransformer(str(tmp_path / "trained"), device="cpu")
-    np.testing.assert_allclose(again.encode(rows[:3]), names["model"].encode(rows[:3]), atol=1e-6)
-    assert names["trainer"].state.log_history
