@@ -39,11 +39,7 @@ CASES = {
     "no type": ("modules.json", [{"path": ""}], "1: type: is missing"),
     "no list": ("modules.json", {"a": 1}, "must be a list"),
     "number": ("config.json", 3, "must be an object"),
-    "shard above": (
-        "model.safetensors.index.json",
-        {"weight_map": {"a": "../../x"}},
-        "not inside the folder",
-    ),
+    "shard above": ("model.safetensors.index.json", {"weight_map": {"a": "../../x"}}, "not inside the folder"),
     "text": ("1_Pooling/config.json", "text", "must be an object"),
 }
 

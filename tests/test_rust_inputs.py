@@ -125,9 +125,8 @@ def test_an_encoding_without_a_byte_order_mark_is_recognised(tmp_path, name):
     for path in (text, table):
         path.write_bytes(f"text\n{TEXT}Caf\u00e9 \u2013 na\u00efve\n".encode(name))
     encoding = name[:6].upper()
-    with pytest.raises(
-        InputError, match=f"is {encoding}, not UTF-8; convert it .iconv -f {encoding}{name[7:].upper()} "
-    ):
+    advice = f"is {encoding}, not UTF-8; convert it .iconv -f {encoding}{name[7:].upper()} "
+    with pytest.raises(InputError, match=advice):
         TfidfIndex.build(text)
     with pytest.raises(InputError, match=f"is {name.upper().replace('-LE', 'LE').replace('-BE', 'BE')}, not UTF-8"):
         TfidfIndex.build(table, column="text")
