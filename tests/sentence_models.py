@@ -76,7 +76,7 @@ def transformer(folder, name, tokenizer, side="right", length=48):
     torch.manual_seed(0)
     kind = name.split(" ")[0]
     settings = {**SIZES, **TYPES[name]}
-    if kind == "xlnet":  # has no limit
+    if kind in ("t5", "umt5", "xlnet"):  # have no limit
         del settings["max_position_embeddings"]
     AutoModel.from_config(AutoConfig.for_model(kind, **settings)).save_pretrained(folder)
     if kind == "canine":
