@@ -17,10 +17,10 @@ from cse.cli import cli
 from cse.evaluation import EVALUATIONS
 from cse.evaluation.base import Evaluation, Report
 from cse.features import FEATURE_AUGMENTATIONS
-from cse.features.base import FeatureMethod
 from cse.losses import LOSS_TERMS
 from cse.registry import Registry
 from runs import records_of
+from test_device import Noise
 
 
 class Shouted(Pairing):
@@ -35,14 +35,6 @@ class Shouted(Pairing):
     def __call__(self, texts, rows, draws):
         positives = [text + " " + " ".join(text.split()[-1:] * self.options.times) for text in texts]
         return Paired(list(texts), positives, rows % 2 == 0)
-
-
-class Noise(FeatureMethod):
-    """Adds random numbers from ``step.uniform`` to the embeddings of the positives."""
-
-    def forward(self, views, step):
-        noise = 0.01 * step.uniform("noise", views["positive"].shape[1])
-        return views.replace(embeddings={**views.embeddings, "positive": views["positive"] + noise})
 
 
 class Length(Evaluation):
