@@ -159,13 +159,10 @@ def test_every_numbered_column_of_negatives_is_used(tmp_path, base, sample_rows,
     for place, name in enumerate(("hard_negative", "hard_negative_2", "hard_negative_3"), 2):
         assert batch.blocks[name].texts == [rows[row][place] for row in batch.rows]
         assert batch.roles[name] == "negative"
-    whole, named, fewer = (losses(train(config.replace(columns=each)).folder) for each in ((), names, names[:3]))
+    logs = [records_of(train(config.replace(columns=each)).folder)[0] for each in ((), names, names[:3])]
+    whole, named, fewer = ([record["loss"] for record in log] for log in logs)
     assert whole == named
     assert all(less < more for less, more in zip(fewer, whole, strict=True))
-
-
-def losses(folder):
-    return [record["loss"] for record in records_of(folder)[0]]
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
