@@ -29,10 +29,10 @@ SOURCES = {
 WEIGHTS = ("none", "alpha", "row masks", "duplicates", "row masks, duplicates")
 
 
-def views_of(source, seed=0, batch=B, dtype=torch.float64):
-    generator = torch.Generator().manual_seed(seed)
+def views_of(source):
+    generator = torch.Generator().manual_seed(0)
     names = ("anchor", "positive", *SOURCES[source])
-    return {name: torch.randn(batch, D, dtype=dtype, generator=generator) for name in names}
+    return {name: torch.randn(B, D, dtype=torch.float64, generator=generator) for name in names}
 
 
 def masks_of(source):
