@@ -97,18 +97,16 @@ def test_compare_takes_one_checkpoint_per_seed_on_each_side(tiny_bert, other, sc
 
 
 def test_evaluate_refuses_invalid_arguments(tiny_bert, scored_pairs, tmp_path):
-    with pytest.raises(InputError, match="--suite: 'stss' is unknown"):
-        cse.evaluate(tiny_bert, "stss", scored_pairs)
-    with pytest.raises(InputError, match="no such option"):
-        cse.evaluate(tiny_bert, "halves", scored_pairs, options={"halves": {"limits": 3}})
-    with pytest.raises(InputError, match="not among the suites"):
-        cse.evaluate(tiny_bert, "sts", scored_pairs, options={"halves": {"limit": 3}})
-    with pytest.raises(InputError, match="must be a folder, a name, or an encoder"):
-        cse.evaluate(3, data=scored_pairs)
-    with pytest.raises(InputError, match="has been loaded with its own values"):
-        cse.evaluate(Encoder(tiny_bert, device="cpu"), data=scored_pairs, pooler="cls")
-    with pytest.raises(InputError, match="no such folder"):
-        cse.evaluate(tmp_path / "none", data=scored_pairs)
+    for arguments, more, message in (
+        ((tiny_bert, "stss"), {}, "--suite: 'stss' is unknown"),
+        ((tiny_bert, "halves"), {"options": {"halves": {"limits": 3}}}, "no such option"),
+        ((tiny_bert, "sts"), {"options": {"halves": {"limit": 3}}}, "not among the suites"),
+        ((3,), {}, "must be a folder, a name, or an encoder"),
+        ((Encoder(tiny_bert, device="cpu"),), {"pooler": "cls"}, "has been loaded with its own values"),
+        ((tmp_path / "none",), {}, "no such folder"),
+    ):
+        with pytest.raises(InputError, match=message):
+            cse.evaluate(*arguments, data=scored_pairs, **more)
 
 
 def test_importing_cse_does_not_import_torch():
