@@ -63,15 +63,6 @@ def test_a_signal_saves_the_run_and_prints_how_to_resume(run_config, tmp_path, c
     assert json.loads(done.stdout)["steps"] == stopped + 2
 
 
-def test_settings_that_affect_the_result_cannot_be_changed_on_resume(finished_run, cse):
-    assert [path.name for path in list_checkpoints(finished_run)] == ["step-00000004", "step-00000008"]
-    done = cse("train", "--resume", finished_run, "--lr", "0.5", "--seed", "3", "--max-steps", "9")
-    assert done.returncode == 2
-    assert "--lr 0.5 (the run has 0.001); --seed 3 (the run has 0) cannot change" in done.stderr.replace("\n", " ")
-    with pytest.raises(InputError, match="has no checkpoint"):
-        resumed_config(finished_run / "best")
-
-
 def test_a_checkpoint_that_a_killed_run_did_not_remove_is_removed_by_the_repeated_command(finished_run):
     shutil.copytree(list_checkpoints(finished_run)[0], finished_run / "checkpoints" / "step-00000002")
     train(resumed_config(finished_run), resume=finished_run)
@@ -304,8 +295,13 @@ def test_train_resumes_with_the_values_that_began_the_run(run_config):
     assert train(config.replace(corpus=nearby, max_steps=4), resume=folder).steps == 4
 
 
-def test_edits_to_config_toml_are_checked_like_flags(finished_run):
-    """Only settings that may be given with --resume may be edited in the config.toml of a run."""
+def test_settings_that_affect_the_result_cannot_be_changed_on_resume(finished_run, cse_here):
+    done = cse_here("train", "--resume", finished_run, "--lr", "0.5", "--seed", "3", "--max-steps", "9")
+    assert done.returncode == 2
+    assert "--lr 0.5 (the run has 0.001); --seed 3 (the run has 0) cannot change" in done.stderr.replace("\n", " ")
+    with pytest.raises(InputError, match="has no checkpoint"):
+        resumed_config(finished_run / "best")
+    # Edits to the config.toml of a run are checked like flags.
     file = finished_run / "config.toml"
     text = file.read_text(encoding="utf8")
     file.write_text(text.replace("lr = 0.001", "lr = 0.5"), encoding="utf8")
