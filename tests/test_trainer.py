@@ -309,7 +309,6 @@ SIMCSE, UNA_BERT = {"preset": "simcse-bert-base"}, {"preset": "una-bert-base"}
         ({"loss": "focal"}, "encoder", None, "temperature merge_with_base", (0.05, 0.0)),  # loss before family
         ({"loss": "mixed"}, "encoder", None, "merge_with_base", (0.5,)),
         ({"loss": "standard"}, "encoder", None, "temperature", (0.1,)),
-        ({"loss_terms": ("mlm",)}, "encoder", None, "loss_terms", (("mlm",),)),
         ({"loss": "scd"}, "encoder", None, "loss_terms", ((),)),
         ({"pairs": "nli.csv"}, "encoder", None, "loss loss_terms merge_with_base", ("standard", (), 0.0)),
         ({"preset": "encoder"}, "bert-base", None, "loss", ("focal",)),
@@ -317,10 +316,7 @@ SIMCSE, UNA_BERT = {"preset": "simcse-bert-base"}, {"preset": "una-bert-base"}
         ({"preset": "focal-bert-large"}, "bert-large", None, "temperature", (0.07,)),
         (UNA_BERT, "bert-base", "avg", "pooler", ("cls",)),  # preset before model folder
         ({**UNA_BERT, "una": False}, "bert-base", None, "negatives", ((),)),  # given before preset
-        ({"preset": "mixed-bert-base", "lr": 1e-4}, "bert-base", None, "lr", (1e-4,)),
         ({"preset": "focal-bert-base", "model": "other"}, "bert-base", None, "model", ("other",)),
-        ({"loss": "mixed"}, "bert-base", None, "mixed_negatives", (True,)),
-        ({"una": True}, "bert-base", None, "objective", ("nt-xent",)),  # default for UNA before all families
         ({"una": True}, "encoder", None, "objective", ("infonce",)),  # the family's default for UNA
         ({**UNA_BERT, "una": {"beta": 0.3}}, "bert-base", None, "una.beta una.radius", (0.3, 4000)),  # key by key
         # A given limit on steps or epochs replaces the other limit of the recipe.
