@@ -377,7 +377,8 @@ def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert [path.name for path in tmp_path.iterdir()] == ["gpu.json"]
     found = json.loads((tmp_path / "gpu.json").read_text(encoding="utf8"))
-    assert (set(found["left_out"]), found["errors"]) == ({"compile"}, {})
+    assert set(found["left_out"]) == {"compile"}
+    assert not found["errors"]
     assert len(found["agreement"]) == 8
     assert all(each["gradients"] < 1e-6 for name, each in found["agreement"].items() if name.startswith("fp32"))
     assert found["resume"] == {"default": True, "deterministic": True}
