@@ -1,12 +1,16 @@
 """The benchmarks of training on documents: collections, scores and tables."""
 
-import json
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from cse import Encoder
+from cse.encoder.base import unit
+from cse.evaluation.retrieval import Retrieval, RetrievalOptions
+from test_retrieval import write
 
 BENCHES = Path(__file__).resolve().parents[1] / "benches"
 DOMAIN = BENCHES / "domain"
@@ -18,8 +22,6 @@ convert_collections, domain_scores = import_module("convert_collections"), impor
 
 
 def test_converted_collections_can_be_read_by_the_retrieval_evaluation(tmp_path):
-    from cse.evaluation.retrieval import Retrieval, RetrievalOptions
-
     (tmp_path / "MED.ALL").write_text(".I 1\n.W\na blood\n  cell .\n.I 2\n.W\nlungs\n")
     (tmp_path / "MED.QRY").write_text(".I 1\n.W\n cells\n.I 2\n.W\nnothing\n")
     (tmp_path / "MED.REL").write_text("1 0 2 1\n1 0 1 1\n")
@@ -40,56 +42,14 @@ def test_converted_collections_can_be_read_by_the_retrieval_evaluation(tmp_path)
     assert read.judgements == {"1": {"3": 1, "425": 1}}
 
 
-class Hashed:
-    """An encoder that sums random word vectors, which depend only on the seed and the word."""
-
-    def __init__(self, seed):
-        self.seed = seed
-
-    def encode(self, texts, **_):
-        def word(each):
-            return np.random.default_rng([self.seed, *each.encode()]).standard_normal(16)
-
-        return np.array([sum(word(each) for each in text.split()) for text in texts])
-
-
-@pytest.fixture
-def collection(tmp_path, sample_rows):
-    folder = tmp_path / "toy"
-    (folder / "qrels").mkdir(parents=True)
-    documents = [{"_id": f"d{n}", "text": row} for n, row in enumerate(sample_rows[:120])]
-    (folder / "corpus.jsonl").write_text("\n".join(map(json.dumps, documents)))
-    (folder / "queries.jsonl").write_text(
-        "\n".join(json.dumps({"_id": f"q{n}", "text": sample_rows[n]}) for n in (3, 9))
-    )
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq3\td3\t1\nq9\td10\t1\n")
-    return domain_scores.Collection(folder)
-
-
-def test_scores_equal_those_of_the_retrieval_evaluation(collection):
-    from cse.encoder.base import unit
-    from cse.evaluation.retrieval import Retrieval, RetrievalOptions
-
+def test_scores_equal_those_of_the_retrieval_evaluation(tmp_path, sample_rows, tiny_bert):
     pytest.importorskip("bm25s")
-    encoder = Hashed(0)
+    documents = [(f"d{n}", "", row) for n, row in enumerate(sample_rows[:120])]
+    queries = {f"q{n}": sample_rows[n] for n in (3, 9)}
+    folder = write(tmp_path / "toy", documents, queries, {"q3": {"d3": 1}, "q9": {"d10": 1}})
+    collection, encoder = domain_scores.Collection(folder), Encoder(tiny_bert, pooler="avg", device="cpu")
     queries, documents = (unit(encoder.encode(texts)) for texts in (collection.queries, collection.documents))
     figures = domain_scores.judged(collection, queries @ documents.T)
-    row = Retrieval(RetrievalOptions(), str(collection.folder))(encoder).rows[0]
+    row = Retrieval(RetrievalOptions(), str(folder))(encoder).rows[0]
     assert np.mean(figures["ndcg"]) == pytest.approx(row["ndcg@10"], abs=1e-3)
     assert np.mean(figures["recall"]) == pytest.approx(row["recall@100"], abs=1e-3)
-
-
-def test_training_data_for_the_methods_compared_with_cse_follow_their_definitions():
-    peers = import_module("adapt_peers")
-    rows = [f"{n} one two three four five six seven eight nine" for n in range(400)]
-    damaged = peers.damaged(rows, 0)
-    assert damaged["original"] == rows
-    counts = np.array([len(text.split()) for text in damaged["damaged"]])
-    assert counts.min() >= 1
-    assert abs(counts.mean() / 10 - (1 - peers.DELETED)) < 0.03
-    kept = [set(text.split()) <= set(row.split()) for text, row in zip(damaged["damaged"], rows, strict=True)]
-    assert all(kept)
-    pairs = peers.tension_pairs(rows, 0)
-    equal = np.mean([a == b for a, b in zip(pairs["first"], pairs["second"], strict=True)])
-    assert abs(equal - 1 / peers.EQUAL_PAIRS) < 0.05
-    assert peers.equal_pairs(rows, 0) == {"anchor": rows, "positive": rows}

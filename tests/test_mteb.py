@@ -26,20 +26,9 @@ RIGHT = ["a cat on a mat", "the park was closed", "ice and snow", "the mat of th
 SCORES = [4.0, 2.0, 3.5, 0.5, 5.0]
 ABOUT = {
     "description": "Pairs of a test.",
-    "reference": None,
     "dataset": {"path": "none", "revision": "none"},
-    "category": "t2t",
-    "eval_splits": ["test"],
     "eval_langs": ["eng-Latn"],
     "date": ("2024-01-01", "2024-01-01"),
-    "dialect": [],
-    "domains": ["Written"],
-    "task_subtypes": [],
-    "license": "cc-by-4.0",
-    "annotations_creators": "derived",
-    "modalities": ["text"],
-    "sample_creation": "found",
-    "bibtex_citation": "",
 }
 
 
