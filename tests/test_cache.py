@@ -19,14 +19,13 @@ from cse.training.callbacks import Callback
 from cse.training.setup import prepare
 
 
-class Recorder(Callback):
-    """Keeps the arguments of each call of on_progress."""
-
-    def __init__(self):
-        self.progress = []
-
-    def on_progress(self, *seen):
-        self.progress.append(seen)
+@pytest.fixture
+def recorder():
+    """A callback that keeps the arguments of each call of on_progress in ``progress``."""
+    callback = Callback()
+    callback.progress = []
+    callback.on_progress = lambda *seen: callback.progress.append(seen)
+    return callback
 
 
 @pytest.fixture(autouse=True)
@@ -34,16 +33,17 @@ def everything_is_mapped(monkeypatch):
     monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
 
 
-def test_cached_rows_equal_rows_in_memory(sample, tmp_path):
-    plain = Corpus.read([str(sample)])
-    recorder = Recorder()
-    stored = Corpus.open([str(sample)], cache=str(tmp_path), progress=recorder.on_progress)
-    size = sample.stat().st_size
+def test_cached_rows_equal_rows_in_memory(sample, tmp_path, recorder):
+    path, cache = tmp_path / "corpus.txt", tmp_path / "cache"
+    path.write_bytes(sample.read_bytes() + b"a cat\n\na dog\na cat\n  \na cat\n")
+    plain = Corpus.read([str(path)])
+    stored = Corpus.open([str(path)], cache=str(cache), progress=recorder.on_progress)
+    size = path.stat().st_size
     assert recorder.progress[-1] == ("reading the corpus", size, size, "bytes")
     recorder.progress.clear()
-    left = tmp_path / ".cse-rows-0123.lock"  # as left by a process that is killed before it removes its lock
+    left = cache / ".cse-rows-0123.lock"  # as left by a process that is killed before it removes its lock
     left.touch()
-    again = Corpus.open([str(sample)], cache=str(tmp_path), progress=recorder.on_progress)
+    again = Corpus.open([str(path)], cache=str(cache), progress=recorder.on_progress)
     assert not recorder.progress
     assert not left.exists()
     assert stored.files == plain.files == again.files
@@ -51,6 +51,7 @@ def test_cached_rows_equal_rows_in_memory(sample, tmp_path):
     assert stored.take(rows) == plain.take(rows)
     assert (stored.word_counts() == plain.word_counts()).all()
     assert (stored.hashes() == plain.hashes()).all()
+    assert stored.repeats() == plain.repeats() == again.repeats() == 2
     splits = [hold_out(each, 3, wanted=True) for each in (plain, stored)]
     assert (splits[0].train == splits[1].train).all()
     assert (splits[0].held_out == splits[1].held_out).all()
@@ -111,14 +112,6 @@ def test_an_entry_that_was_not_opened_for_30_days_is_removed_when_another_is_wri
     assert "held" in [(path / "rows.txt").read_text() for path in cache.glob("rows-*")]
 
 
-def test_repeated_rows_are_counted_equally_in_memory_and_in_the_cache(tmp_path):
-    path = tmp_path / "corpus.txt"
-    path.write_text("a cat\n\na dog\na cat\n  \na cat\n", encoding="utf8")
-    assert Corpus.read([str(path)]).repeats() == 2
-    for _ in ("written", "read"):
-        assert Corpus.open([str(path)], cache=str(tmp_path / "cache")).repeats() == 2
-
-
 @pytest.mark.parametrize("name", ["rows.txt", "ends.u64", "hashes.u64", "words.u32", "meta.json"])
 def test_an_entry_with_a_changed_truncated_or_missing_file_is_written_again(sample, tmp_path, name):
     expected = Corpus.open([str(sample)], cache=str(tmp_path))
@@ -139,19 +132,6 @@ def test_an_entry_with_a_changed_truncated_or_missing_file_is_written_again(samp
         assert (again.hashes() == hashes).all()
 
 
-def test_cached_token_ids_outside_the_vocabulary_are_written_again(mapped):
-    run = prepare(mapped)
-    expected = prepared(run, run.tokens)
-    (path,) = Path(mapped.cache).glob("tokens-*/ids.u16")
-    ids = bytearray(path.read_bytes())
-    ids[20:22] = b"\xff\xff"  # an id outside the vocabulary
-    path.unlink()
-    path.write_bytes(ids)
-    again = prepare(mapped)
-    for one, other in zip(expected, prepared(again, again.tokens), strict=True):
-        assert torch.equal(one["anchor"]["input_ids"], other["anchor"]["input_ids"])
-
-
 @pytest.fixture
 def mapped(run_config, sample_rows, tmp_path):
     """The configuration of a run of one epoch whose corpus is memory-mapped from the cache."""
@@ -166,32 +146,37 @@ def prepared(run, stored):
 
 
 @pytest.mark.parametrize("positive", ["dropout", "crop", "spans"])
-def test_cached_token_ids_equal_those_of_the_tokenizer(mapped, positive):
-    callback = Recorder()
-    run = prepare(mapped.replace(positive=positive, max_length=12), progress=callback.on_progress)
+def test_cached_token_ids_equal_those_of_the_tokenizer(mapped, recorder, positive):
+    config = mapped.replace(positive=positive, max_length=12)
+    run = prepare(config, progress=recorder.on_progress)
     if positive == "spans":  # anchors and positives are new texts in each epoch, so no token ids are cached
         assert run.tokens == {}
         return
-    assert callback.progress[-1] == ("token ids", 200, 200, "sentences")
-    for one, other in zip(prepared(run, run.tokens), prepared(run, None), strict=True):
-        assert one.keys() == other.keys()
-        for name in one:
-            assert one[name].keys() == other[name].keys()
-            assert all(torch.equal(one[name][key], other[name][key]) for key in one[name])
+    assert recorder.progress[-1] == ("token ids", 200, 200, "sentences")
+    (path,) = Path(mapped.cache).glob("tokens-*/ids.u16")
+    ids = bytearray(path.read_bytes())
+    expected, cached = prepared(run, None), prepared(run, run.tokens)
+    path.unlink()
+    path.write_bytes(ids[:20] + b"\xff\xff" + ids[22:])  # an id outside the vocabulary: the ids are written again
+    for found in (cached, prepared(run, prepare(config).tokens)):
+        for one, other in zip(found, expected, strict=True):
+            assert one.keys() == other.keys()
+            for name in one:
+                assert one[name].keys() == other[name].keys()
+                assert all(torch.equal(one[name][key], other[name][key]) for key in one[name])
 
 
-def test_token_ids_are_written_once_and_only_by_runs_of_at_least_one_epoch(mapped):
-    callback = Recorder()
-    assert prepare(mapped.replace(max_steps=2), progress=callback.on_progress).tokens == {}
-    first = train(mapped, callback)
-    count = len(callback.progress)
+def test_token_ids_are_written_once_and_only_by_runs_of_at_least_one_epoch(mapped, recorder):
+    assert prepare(mapped.replace(max_steps=2), progress=recorder.on_progress).tokens == {}
+    first = train(mapped, recorder)
+    count = len(recorder.progress)
     assert count
-    assert prepare(mapped.replace(max_steps=2), progress=callback.on_progress).tokens  # from the cache
-    second = train(mapped, callback)
-    assert len(callback.progress) == count
+    assert prepare(mapped.replace(max_steps=2), progress=recorder.on_progress).tokens  # from the cache
+    second = train(mapped, recorder)
+    assert len(recorder.progress) == count
     assert first.after == second.after
-    prepare(mapped.replace(max_length=9), progress=callback.on_progress)
-    assert len(callback.progress) > count
+    prepare(mapped.replace(max_length=9), progress=recorder.on_progress)
+    assert len(recorder.progress) > count
 
 
 def test_token_ids_of_labelled_columns_are_cached(mapped, tmp_path):
