@@ -110,21 +110,6 @@ def test_incomplete_evaluation_data_are_refused(small):
         Scorer("transfer", (), small("una-table2").data)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["focal-table3", "simcse-table6", "una-table2", "una-tableD7", "focal-table5", "simcse-tableB2"]
-)
-def test_each_suite_scores_the_columns_of_its_table(small, name, tmp_path):
-    table, inputs = find_table(name), small(name)
-    scorer = scorer_of(table, inputs)
-    row = next(row for row in table.rows if row.recipes)
-    stored = {row.name: [run_cell(cell, inputs, scorer, tmp_path) for cell in cells_of(table, [row], [0])]}
-    found = collect(table, row, stored)
-    expected = {c for c in table.columns if None in row.recipes or c in row.recipes}
-    assert found.keys() == expected
-    assert all(math.isfinite(each.mean) or name.startswith("focal-table3") for each in found.values())
-
-
 def test_reproduce_and_evaluate_give_equal_scores(small, tiny_bert):
     data = small("una-table1").data
     encoder = Encoder(tiny_bert, pooler="avg", device="cpu")
