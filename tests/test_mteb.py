@@ -99,17 +99,12 @@ def test_sts_scores_in_cse_equal_those_in_mteb(saved):
     assert scores_under_mteb(encoder, local_sts())["cosine_spearman"] == pytest.approx(found, abs=1e-6)
 
 
-def named(name, folder):
-    """A collection in BEIR's layout as a task of mteb."""
-    suite = open_suites(["retrieval"], str(folder))["retrieval"]
-    task = local_retrieval(suite.documents, suite.queries, suite.judgements)
-    task.metadata = task.metadata.model_copy(update={"name": name, "main_score": "ndcg_at_10"})
-    return task
-
-
 def test_eval_runs_tasks_of_mteb_by_name(saved, tmp_path, monkeypatch):
     retrieval_folder(tmp_path / "set")
-    tasks = {"Found": named("Found", tmp_path / "set"), "LocalSTS": local_sts()}
+    suite = open_suites(["retrieval"], str(tmp_path / "set"))["retrieval"]
+    found = local_retrieval(suite.documents, suite.queries, suite.judgements)
+    found.metadata = found.metadata.model_copy(update={"name": "Found", "main_score": "ndcg_at_10"})
+    tasks = {"Found": found, "LocalSTS": local_sts()}
     monkeypatch.setattr(mteb, "get_task", tasks.__getitem__)
     both = ["--mteb", "Found", "--mteb", "LocalSTS"]
     done = CliRunner().invoke(cli, ["eval", str(saved), *both, "--device", "cpu", "--json"])
