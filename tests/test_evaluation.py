@@ -173,12 +173,10 @@ def test_retrieval_metrics_equal_those_of_trec_eval():
         assert reciprocal_rank(ranking, judgements[query]) == pytest.approx(first)
 
 
-def write_collection(folder, kind):
+def write_collection(folder):
     documents = {"d1": "one", "d2": "two", "d3": "three", "d4": "four"}
     queries = {"q1": "first", "q2": "second", "q3": "unjudged"}
     judged = {"q1": {"d1": 2, "d2": 1}, "q2": {"d3": 1, "gone": 1}, "q3": {"d1": 0}}
-    if kind == "beir":
-        return write(folder, [(name, "", text) for name, text in documents.items()], queries, judged)
     folder.mkdir()
     (folder / "corpus.tsv").write_text("".join(f"{i}\t{t}\n" for i, t in documents.items()), encoding="utf8")
     (folder / "queries.tsv").write_text("".join(f"{i}\t{t}\n" for i, t in queries.items()), encoding="utf8")
@@ -187,10 +185,9 @@ def write_collection(folder, kind):
     return folder
 
 
-@pytest.mark.parametrize("kind", ["beir", "trec"])
-def test_scores_of_a_small_collection_equal_those_computed_by_hand(tmp_path, kind, monkeypatch):
+def test_scores_of_a_small_collection_equal_those_computed_by_hand(tmp_path, monkeypatch):
     monkeypatch.setattr("cse.evaluation.retrieval.BLOCK", 3)
-    folder = write_collection(tmp_path / kind, kind)
+    folder = write_collection(tmp_path / "c")
     angle = {"one": 10, "two": 40, "three": 80, "four": 120, "first": 0, "second": 100, "unjudged": 0}
     vectors = {text: [np.cos(np.radians(a)), np.sin(np.radians(a))] for text, a in angle.items()}
     report = Retrieval(RetrievalOptions(), str(folder))(Table(vectors))
@@ -248,7 +245,7 @@ def test_the_score_of_a_document_is_the_score_of_its_best_passage(tmp_path, tiny
     ],
 )
 def test_errors_name_the_fault_of_a_collection(tmp_path, name, content, message):
-    folder = write_collection(tmp_path / "c", "trec")
+    folder = write_collection(tmp_path / "c")
     (folder / name).unlink() if content is None else (folder / name).write_text(content, encoding="utf8")
     with pytest.raises(InputError, match=message):
         Retrieval(RetrievalOptions(), str(folder))

@@ -42,37 +42,29 @@ def saved(tmp_path_factory, tiny_bert, short_corpus):
     return train(config).folder / "best"
 
 
-def local_sts():
-    from mteb.abstasks.sts import AbsTaskSTS
-    from mteb.abstasks.task_metadata import TaskMetadata
+def local(kind, metric, data):
+    """A task of mteb with the given data."""
 
-    class LocalSTS(AbsTaskSTS):
-        metadata = TaskMetadata(type="STS", name="LocalSTS", main_score="cosine_spearman", **ABOUT)
+    class Local(getattr(mteb.abstasks, f"AbsTask{kind}")):
+        metadata = mteb.TaskMetadata(type=kind, name=f"Local{kind}", main_score=metric, **ABOUT)
         min_score, max_score = 0, 5
 
         def load_data(self, **_):
-            rows = {"sentence1": LEFT, "sentence2": RIGHT, "score": SCORES}
-            self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
-            self.data_loaded = True
+            self.dataset, self.data_loaded = data, True
 
-    return LocalSTS()
+    return Local()
+
+
+def local_sts():
+    rows = {"sentence1": LEFT, "sentence2": RIGHT, "score": SCORES}
+    return local("STS", "cosine_spearman", DatasetDict({"test": Dataset.from_dict(rows)}))
 
 
 def local_retrieval(texts, queries, relevant):
-    from mteb.abstasks.retrieval import AbsTaskRetrieval
-    from mteb.abstasks.task_metadata import TaskMetadata
-
-    class LocalRetrieval(AbsTaskRetrieval):
-        metadata = TaskMetadata(type="Retrieval", name="LocalRetrieval", main_score="mrr_at_10", **ABOUT)
-
-        def load_data(self, **_):
-            corpus = [{"id": key, "text": text, "title": ""} for key, text in texts.items()]
-            asked = [{"id": key, "text": text} for key, text in queries.items()]
-            data = {"corpus": Dataset.from_list(corpus), "queries": Dataset.from_list(asked)}
-            self.dataset = {"default": {"test": {**data, "relevant_docs": relevant, "top_ranked": None}}}
-            self.data_loaded = True
-
-    return LocalRetrieval()
+    corpus = Dataset.from_list([{"id": key, "text": text, "title": ""} for key, text in texts.items()])
+    asked = Dataset.from_list([{"id": key, "text": text} for key, text in queries.items()])
+    data = {"corpus": corpus, "queries": asked, "relevant_docs": relevant, "top_ranked": None}
+    return local("Retrieval", "mrr_at_10", {"default": {"test": data}})
 
 
 def scores_under_mteb(model, task):
