@@ -207,6 +207,16 @@ def test_clustering_begins_only_with_enough_rows():
     assert not torch.equal(term.centroids, before)
 
 
+def test_clustering_begins_when_the_mean_cosine_of_valid_rows_is_at_most_the_threshold():
+    z = torch.cat([torch.eye(3), torch.ones(3, 3)]).double()  # mean cosine of the first three rows: 1/3
+    views = Views({"anchor": z, "positive": z}, masks={"positive": torch.tensor([True] * 3 + [False] * 3)})
+    for threshold, begins in ((0.34, True), (0.32, False)):
+        term = term_of(3, clusters=3, threshold=threshold)
+        term(views, step_of(np.arange(6)))
+        assert bool(term.begun) == begins
+        assert float(term.metrics["mean_cosine"]) == pytest.approx(1 / 3)
+
+
 def test_the_term_needs_a_contrastive_loss_only_for_hard_negatives():
     z = {"anchor": drawn(6, 4), "positive": drawn(6, 4, seed=1)}
     step = step_of(np.arange(6))
