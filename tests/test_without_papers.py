@@ -5,9 +5,13 @@ import subprocess
 import sys
 import tomllib
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+
+from cse import InputError
+from cse.augment import AUGMENTATIONS
 
 # ``sitecustomize`` is imported at the start of every Python process, so also in those that the tests start.
 HIDDEN = """
@@ -73,6 +77,15 @@ def test_a_method_that_is_not_installed_is_refused_in_one_sentence(hidden, argum
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_methods_of_a_declared_package_that_is_missing_are_not_listed_and_refused(monkeypatch):
+    point = EntryPoint("odd", "no_such_package:Odd", AUGMENTATIONS.group)
+    monkeypatch.setattr("cse.registry.declared", lambda group: [point])
+    assert "odd" in AUGMENTATIONS.names()
+    assert "odd" not in AUGMENTATIONS.installed()
+    with pytest.raises(InputError, match=r"odd: no_such_package:Odd cannot be imported .*; install its package again"):
+        AUGMENTATIONS.get("odd")
 
 
 @pytest.mark.slow
