@@ -135,6 +135,13 @@ def test_explain_shows_each_word_literally(cse_here, indexed, tmp_path, monkeypa
     shown = cse_here("explain", "[bold] world [/red]", cwd=tmp_path).stdout
     assert "[bold]" in shown
     assert "[/red]" in shown
+    (tmp_path / "a.txt").write_text("\u5317\u4eac is a city\nanother city is here\n", encoding="utf8")
+    assert cse_here("build-tfidf", "a.txt", cwd=tmp_path).returncode == 0
+    shown = cse_here("explain", "the \u5317\u4eac city", cwd=tmp_path).stdout
+    assert "joined to another word" in " ".join(shown.split())
+    words = json.loads(cse_here("explain", "the \u5317\u4eac city", "--json", cwd=tmp_path).stdout)["words"]
+    assert [word["replaceable"] for word in words] == [True, False, False, True]
+    assert not words[1]["samples"]
 
 
 def test_each_error_is_printed_once_and_names_the_rank(cse_here, tmp_path, monkeypatch):
@@ -186,7 +193,8 @@ REFUSED = [
     ("explain 'a b' --beta 2", "--beta"),
     ("encode TINY blank.txt -o v.npy", "blank.txt: all 3 lines are blank"),
     ("encode TINY c.txt -o no/v.npy", "Error: no: no such file"),
-    ("train --tfidf none", "CORPUS: no file was given"),
+    ("train --tfidf none", "CORPUS: no file was given, and none is no TF-IDF index"),
+    ("train --tfidf gone --model TINY", "gone.txt, and there is no such file here"),
     ("train --tfidf none", "one sentence per line (cse train corpus.txt)"),
     ("train - --query a", "--query searches the files of CORPUS"),
     ("train c.txt --query ' '", "--query is blank"),
@@ -226,6 +234,9 @@ def refusing(tmp_path_factory, indexed):
         (folder / f"{name}.txt").write_bytes(content)
     (folder / "tfidf").symlink_to(indexed / "tfidf")
     (folder / "sub").mkdir()
+    (folder / "gone.txt").write_text("a sentence\n")
+    TfidfIndex.build(folder / "gone.txt").save(folder / "gone")
+    (folder / "gone.txt").unlink()
     return folder
 
 

@@ -37,15 +37,12 @@ def unit_model(tmp_path_factory, tiny_bert):
 
 def test_matryoshka_loss_is_the_sum_of_contrastive_losses_of_truncated_embeddings(config):
     run = prepare(config.replace(loss="focal"))
-    state = run.state
-    inputs = Inputs(first_batches(run)[0], "cpu")
-    forward = run.forward
+    state, inputs = run.state, Inputs(first_batches(run)[0], "cpu")
     for module in state.modules().values():
         module.eval()
     with torch.no_grad():
-        views = gathered_views(state, inputs, forward, World())
-        step = batch_step(state, inputs, forward, World())
-        found = state.terms["matryoshka"](views, step)
+        views = gathered_views(state, inputs, run.forward, World())
+        found = state.terms["matryoshka"](views, batch_step(state, inputs, run.forward, World()))
         settings = {"logits": "focal", "temperature": run.config.temperature, "keys": views.keys}
         expected = sum(
             contrastive_loss({name: z[:, :size] for name, z in views.embeddings.items()}, **settings)
@@ -99,23 +96,17 @@ def test_scores_with_dims_equal_those_of_truncated_encoders(unit_model, tmp_path
             assert row[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if isinstance(value, float) else value)
 
 
-@pytest.mark.parametrize(
-    ("command", "dims", "message"),
-    [
-        (("eval", "--data", "few.tsv"), "64", "--dims 64: the embeddings of this model have 32"),
-        (("eval", "--data", "few.tsv"), "16,8", "--dims"),
-        (
-            ("encode", "few.tsv", "-o", "x.npy", "--column", "sentence1"),
-            "33",
-            "--dims 33: the embeddings of this model have",
-        ),
-        (("encode", "few.tsv", "-o", "x.npy", "--column", "sentence1"), "0", "--dims 0"),
-    ],
-)
-def test_commands_refuse_invalid_dimensions(unit_model, tmp_path, cse, command, dims, message):
+def test_commands_refuse_invalid_dimensions(unit_model, tmp_path, cse):
     rows = "score\tsentence1\tsentence2\n5\tthe cat sat\tthe cat sat .\n1\tdogs run\tsnow in winter\n"
     (tmp_path / "few.tsv").write_text(rows, encoding="utf8")
-    refused(cse(command[0], unit_model, *command[1:], "--dims", dims, cwd=tmp_path), message)
+    scored, encoded = ("--data", "few.tsv"), ("few.tsv", "-o", "x.npy", "--column", "sentence1")
+    for name, arguments, dims, message in (
+        ("eval", scored, "64", "--dims 64: the embeddings of this model have 32"),
+        ("eval", scored, "16,8", "--dims"),
+        ("encode", encoded, "33", "--dims 33: the embeddings of this model have"),
+        ("encode", encoded, "0", "--dims 0"),
+    ):
+        refused(cse(name, unit_model, *arguments, "--dims", dims, cwd=tmp_path), message)
 
 
 def test_training_refuses_invalid_dimensions(config):

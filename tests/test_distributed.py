@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -78,55 +79,46 @@ def test_two_processes_train_several_times_and_stop_at_a_signal_to_one(run_confi
     wait_for(lambda: (tmp_path / "began").exists(), ranks[1])
     ranks[1].send_signal(signal.SIGTERM)
     errors = [rank.communicate(timeout=30)[1] for rank in ranks]
-    results = [json.loads((tmp_path / f"seed{seed}" / "result.json").read_text(encoding="utf8")) for seed in (0, 1)]
-    assert [result["steps"] for result in results] == [2, 2], errors
+    for seed in (0, 1):
+        assert json.loads((tmp_path / f"seed{seed}" / "result.json").read_text(encoding="utf8"))["steps"] == 2, errors
     stopped = tmp_path / "stopped"
-    (saved,) = list_checkpoints(stopped)
-    assert read_checkpoint(saved).step < 20
+    assert read_checkpoint(*list_checkpoints(stopped)).step < 20
     assert (stopped / "last" / "model.safetensors").exists()
     assert not list(stopped.rglob(".cse-*"))
 
 
-class Told(World):
-    """Rank 0 of 2. The simulated rank 1 takes half a second per step and receives SIGTERM (15) at step 14."""
-
-    def highest(self, *values):
-        self.steps.append(self.step)
-        return [15 if self.step >= 14 else 0, max(values[1], 500_000)]
-
-
 def test_ranks_exchange_signals_about_once_a_second():
-    world = Told(0, 2)
-    agreement = Agreement(world, StopRequest())
-    object.__setattr__(world, "steps", [])
-    found = []
+    asked, found = [], 0
+
+    class Told(World):
+        """Rank 0 of 2. The simulated rank 1 takes half a second per step and receives SIGTERM (15) at step 14."""
+
+        def highest(self, *values):
+            asked.append(step)
+            return [15 if step >= 14 else 0, max(values[1], 500_000)]
+
+    agreement = Agreement(Told(0, 2), StopRequest())
     for step in range(1, 20):
-        object.__setattr__(world, "step", step)
-        found.append(agreement.signal(step, now=step == 4))
-        if found[-1]:
-            break
-    assert world.steps == [1, 3, 4, 6, 8, 10, 12, 14]
-    assert found[-1] == 15
+        found = found or agreement.signal(step, now=step == 4)
+    assert (asked, found) == ([1, 3, 4, 6, 8, 10, 12, 14], 15)
     assert Agreement(World(), StopRequest()).signal(1) == 0
 
 
-class Alike(World):
-    """Rank 0 of 2. The simulated rank 1 takes as long per step as rank 0."""
-
-    def highest(self, *values):
-        self.asked.append(values)
-        return list(values)
-
-
 def test_step_time_of_a_resumed_run_is_measured_over_new_steps_only(monkeypatch):
-    seconds = iter(range(100))
+    seconds, asked = count(), []
     monkeypatch.setattr("time.perf_counter", lambda: float(next(seconds)))
-    world = Alike(0, 2)
-    object.__setattr__(world, "asked", [])
-    agreement = Agreement(world, StopRequest(), 10_000)
+
+    class Alike(World):
+        """Rank 0 of 2. The simulated rank 1 takes as long per step as rank 0."""
+
+        def highest(self, *values):
+            asked.append(values)
+            return list(values)
+
+    agreement = Agreement(Alike(0, 2), StopRequest(), 10_000)
     for step in range(10_001, 10_005):
         agreement.signal(step)
-    assert len(world.asked) == 4
+    assert len(asked) == 4
 
 
 def wait_for(condition, process):

@@ -83,31 +83,21 @@ def test_a_probability_of_one_drops_every_element_as_in_torch(p):
 
 @pytest.mark.parametrize("kind", ["tiny_bert", "tiny_roberta"])
 def test_embeddings_without_dropped_elements_equal_those_of_transformers(request, kind, monkeypatch, sample_rows):
-    folder = request.getfixturevalue(kind)
-    plain, fast = (load_encoder(find_model(str(folder)), "avg") for _ in range(2))
+    folder = str(request.getfixturevalue(kind))
+    plain, fast = (load_encoder(find_model(folder), "avg").eval() for _ in range(2))
     use_fast_dropout(fast.backbone)
     assert not [m for m in fast.backbone.modules() if type(m) is torch.nn.Dropout]
     assert fast.backbone.config._attn_implementation == acceleration.ATTENTION
-    batch = plain.tokenizer(
-        [sample_rows[0], "short", sample_rows[2]], padding=True, truncation=True, max_length=32, return_tensors="pt"
-    )
-    assert torch.allclose(plain.eval()(batch), fast.eval()(batch), atol=1e-6)
+    texts = [sample_rows[0], "short", sample_rows[2]]
+    batch = plain.tokenizer(texts, padding=True, truncation=True, max_length=32, return_tensors="pt")
+    expected = plain(batch)
+    assert torch.allclose(expected, fast(batch), atol=1e-6)
     # In training mode, the embeddings are the same if masks keep every element and hidden states are not scaled.
-    calls = []
-
-    def everything(shape, p, dtype):
-        calls.append(shape)
-        return torch.ones(shape, dtype=dtype)
-
-    monkeypatch.setattr(acceleration, "dropout_mask", everything)
-    expected = plain.eval()(batch)
+    monkeypatch.setattr(acceleration, "dropout_mask", lambda shape, p, dtype: torch.ones(shape, dtype=dtype))
     for module in fast.backbone.modules():
         if isinstance(module, FastDropout):
             module.p = 0.0
-        if hasattr(module, "dropout_prob"):
-            module.dropout_prob = 1e-9
-    for module in fast.backbone.modules():
-        if hasattr(module, "attention_dropout"):
-            module.attention_dropout = 1e-9
-    found = fast.train()(batch)
-    assert torch.allclose(found, expected, atol=1e-5)
+        for name in ("dropout_prob", "attention_dropout"):
+            if hasattr(module, name):
+                setattr(module, name, 1e-9)
+    assert torch.allclose(fast.train()(batch), expected, atol=1e-5)

@@ -8,21 +8,19 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-import torch
 from click.testing import CliRunner
 
 from cse import InputError
 from cse.augment import AUGMENTATIONS
-from cse.augment.base import Edit, Paired, Pairing
+from cse.augment.base import Paired, Pairing
 from cse.cli import cli
 from cse.evaluation import EVALUATIONS
 from cse.evaluation.base import Evaluation, Report
 from cse.features import FEATURE_AUGMENTATIONS
-from cse.features.base import FeatureMethod
 from cse.losses import LOSS_TERMS
-from cse.losses.base import BatchTerm
 from cse.registry import Registry
 from runs import records_of
+from test_device import Noise
 
 
 class Shouted(Pairing):
@@ -37,37 +35,6 @@ class Shouted(Pairing):
     def __call__(self, texts, rows, draws):
         positives = [text + " " + " ".join(text.split()[-1:] * self.options.times) for text in texts]
         return Paired(list(texts), positives, rows % 2 == 0)
-
-
-class Reversed(Edit):
-    """Reverses the order of the words."""
-
-    def __call__(self, texts, rows, draws):
-        return [" ".join(text.split()[::-1]) for text in texts]
-
-
-class Noise(FeatureMethod):
-    """Adds random numbers from ``step.uniform`` to the embeddings of the positives."""
-
-    def forward(self, views, step):
-        noise = 0.01 * step.uniform("noise", views["positive"].shape[1])
-        return views.replace(embeddings={**views.embeddings, "positive": views["positive"] + noise})
-
-
-class Norm(BatchTerm):
-    """Penalises the difference between two forward passes of the anchors, multiplied by a trainable scale."""
-
-    @dataclass(frozen=True)
-    class Options:
-        weight: float = 0.5
-
-    def __init__(self, options, context):
-        super().__init__(options, context)
-        self.scale = torch.nn.Parameter(torch.ones(()))
-
-    def forward(self, views, step):
-        again = step.encode("anchor")
-        return self.options.weight * self.scale * (views["anchor"] - again).square().mean()
 
 
 class Length(Evaluation):
@@ -88,12 +55,11 @@ class Length(Evaluation):
 @pytest.fixture(autouse=True)
 def registered():
     with ExitStack() as stack:
+        stack.enter_context(patch("cse.registry.IMPORTED", {}))
         for table in (AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS, EVALUATIONS):
             stack.enter_context(patch.dict(table._loaded))
         AUGMENTATIONS.register("shouted", Shouted)
-        AUGMENTATIONS.register("reversed", Reversed)
         FEATURE_AUGMENTATIONS.register("noise", Noise)
-        LOSS_TERMS.register("norm", Norm)
         EVALUATIONS.register("length", Length)
         yield
 
@@ -119,10 +85,11 @@ TRAIN = ("train", "--max-steps", 3, "--batch-size", 8, "--eval-every", 0, "--dev
 
 
 def test_registered_methods_take_part_in_training(run, tiny_bert, tmp_path):
-    methods = ("--positive", "shouted", "--set", "shouted.times=3", "--negative", "reversed", "--loss", "focal")
-    terms = ("--loss-term", "norm", "--set", "norm.weight=2.0", "-o", tmp_path)
-    plain = log_of(run(*TRAIN, "--model", tiny_bert, *methods, *terms))
-    result = run(*TRAIN, "--model", tiny_bert, *methods, *terms, "--feature-augmentation", "noise")
+    file = Path(__file__).with_name("methods.py")
+    methods = ("--import", file, "--positive", "shouted", "--set", "shouted.times=3", "--negative", "repetition")
+    methods += ("--loss", "focal", "--loss-term", "ball", "--model", tiny_bert, "-o", tmp_path)
+    plain = log_of(run(*TRAIN, *methods))
+    result = run(*TRAIN, *methods, "--feature-augmentation", "noise")
     assert "times = 3" in Path(result["folder"], "config.toml").read_text()
     log = log_of(result)
     assert len(log) == 3
@@ -130,8 +97,8 @@ def test_registered_methods_take_part_in_training(run, tiny_bert, tmp_path):
     assert log[0]["loss/contrastive"] != plain[0]["loss/contrastive"]  # the noise
     for record in log:
         assert "cos_syn" in record
-        assert record["loss"] == pytest.approx(record["loss/contrastive"] + record["loss/norm"])
-        assert record["loss/norm"] > 0
+        assert record["loss"] == pytest.approx(record["loss/contrastive"] + record["loss/ball"])
+        assert record["loss/ball"] > 0
 
 
 def test_a_registered_evaluation_runs_by_name(run, tiny_bert):

@@ -11,7 +11,7 @@ import time
 import pytest
 import scipy.sparse
 
-from cse import InputError, TfidfIndex, _core
+from cse import InputError, TfidfIndex, TrainConfig, _core, train
 from cse.io import naming
 from cse.tfidf.build import build_index
 from forked import Forked
@@ -167,3 +167,15 @@ def test_an_error_names_the_output_and_not_a_temporary_file(tmp_path):
     with pytest.raises(PermissionError) as raised, naming(tmp_path / "out.json"):
         denied()
     assert raised.value.filename == str(tmp_path / "out.json")
+
+
+def test_training_finds_a_corpus_with_a_non_utf8_name_through_its_index(tmp_path, tiny_bert, sample_rows):
+    name = os.fsencode(tmp_path) + b"/caf\xe9.txt"
+    try:
+        with open(name, "w", encoding="utf8") as file:
+            file.write("\n".join(sample_rows[:100]))
+    except OSError:
+        pytest.skip("the file system accepts only UTF-8 names")
+    TfidfIndex.build(os.fsdecode(name)).save(tmp_path / "tfidf")
+    values = {"model": str(tiny_bert), "max_steps": 1, "batch_size": 8, "device": "cpu"}
+    assert train(TrainConfig(tfidf=tmp_path / "tfidf", output=tmp_path, **values)).steps == 1

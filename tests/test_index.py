@@ -93,7 +93,7 @@ def test_a_plain_and_a_compressed_file_give_the_same_index_as_one_joined_file(sa
     assert [file.rows for file in joined.files] == [4000, 6000]
 
 
-def test_blank_rows_keep_their_row_number_but_are_not_documents(tmp_path):
+def test_blank_rows_keep_their_row_number_but_are_not_documents_as_rows_without_words_are(tmp_path):
     path = write(tmp_path / "blank.txt", "one two\n\n \t\x1c\u2003\nthree\n")
     info, *_ = build_index([str(path)], tmp_path)
     assert (info.documents, info.rows, info.blank) == (2, 4, 2)
@@ -101,6 +101,8 @@ def test_blank_rows_keep_their_row_number_but_are_not_documents(tmp_path):
     assert matrix.shape == (4, 3)
     assert np.diff(matrix.indptr).tolist() == [2, 0, 0, 1]
     assert matrix[0, 0] == pytest.approx(math.log(1 + 1 / 2) * math.log(2 / 1))
+    info = TfidfIndex.build(write(tmp_path / "mute.txt", "...\none two\n")).info
+    assert (info.documents, info.wordless, info.blank) == (2, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -185,12 +187,6 @@ def test_an_index_can_be_pickled(sample_index, sample_rows):
     again = pickle.loads(pickle.dumps(sample_index))
     assert again.to_bytes() == sample_index.to_bytes()
     assert again.augment(sample_rows[:5]) == sample_index.augment(sample_rows[:5])
-
-
-def test_a_sentence_without_words_is_a_document(tmp_path):
-    path = write(tmp_path / "mute.txt", "...\none two\n")
-    info = TfidfIndex.build(path).info
-    assert (info.documents, info.wordless, info.blank) == (2, 1, 0)
 
 
 def test_a_new_index_without_a_matrix_removes_the_old_matrix(tmp_path):

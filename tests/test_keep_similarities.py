@@ -21,17 +21,13 @@ def slow(base, z, valid):
 
     p (from ``base``) and q (from ``z``) are the softmax of cosine / TAU between a row and the other valid rows.
     """
-    rows = [i for i in range(len(z)) if valid[i]]
-    total = 0.0
+    rows, total = [i for i in range(len(z)) if valid[i]], 0.0
     for i in rows:
-        others = [j for j in rows if j != i]
-        if not others:
-            continue
-        weights = []
+        shares = []
         for vectors in (base, z):
-            powers = [math.exp(float(cosine_similarity(vectors[i], vectors[j], dim=0)) / TAU) for j in others]
-            weights.append([power / sum(powers) for power in powers])
-        total += sum(p * math.log(p / q) for p, q in zip(*weights, strict=True))
+            powers = [math.exp(float(cosine_similarity(vectors[i], vectors[j], dim=0)) / TAU) for j in rows if j != i]
+            shares.append([power / sum(powers) for power in powers])
+        total += sum(p * math.log(p / q) for p, q in zip(*shares, strict=True))
     return total / max(len(rows), 1)
 
 

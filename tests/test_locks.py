@@ -18,25 +18,14 @@ with locked(Path(sys.argv[1])) as held:
 """
 
 
-@pytest.fixture
-def holder(tmp_path):
-    """A process that holds the lock of a folder, and this folder."""
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    command = [sys.executable, "-c", HOLD, str(folder)]
+def test_a_lock_cannot_be_acquired_until_the_process_that_holds_it_is_killed(tmp_path):
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "True\n"
-        yield process, folder
+        with pytest.raises(BlockingIOError), locked(tmp_path):
+            pass
         process.kill()
-
-
-def test_a_lock_cannot_be_acquired_until_the_process_that_holds_it_is_killed(holder):
-    process, folder = holder
-    with pytest.raises(BlockingIOError), locked(folder):
-        pass
-    process.kill()
-    process.wait()
-    with locked(folder) as held:
+    with locked(tmp_path) as held:
         assert held
 
 

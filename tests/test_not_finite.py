@@ -8,8 +8,10 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from cse import Encoder, TrainConfig, compare, evaluate, train
+from cse.encoder.opening import open_encoder
 from cse.errors import InputError, RunError
 from cse.losses.contrastive import Contrastive
+from cse.training import selection
 from cse.training.folder.find import list_checkpoints
 from cse.training.folder.outputs import read_checkpoint
 from runs import records_of
@@ -65,8 +67,6 @@ def test_a_static_encoder_of_nan_is_refused_where_it_is_loaded(tmp_path, tiny_be
     values = np.ones((2000, 4), dtype=np.float32)
     values[:, 1] = np.nan
     SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=values)]).save(str(tmp_path / "nan"))
-    from cse.encoder.opening import open_encoder
-
     with pytest.raises(InputError, match="holds NaN or infinity"):
         open_encoder(str(tmp_path / "nan"))
 
@@ -88,10 +88,9 @@ def test_neither_export_nor_evaluation_accepts_embeddings_that_are_not_finite(
     assert done.returncode == 2
     assert f"the embedding of '{WORD}' holds NaN or infinity" in done.stderr
     assert not (tmp_path / "static").exists()
-    with pytest.raises(InputError, match=rf"{faulty}: {FAULT}"):
-        evaluate(faulty, data=pairs, device="cpu")
-    with pytest.raises(InputError, match=rf"{faulty}: {FAULT}"):
-        compare(tiny_bert, faulty, data=pairs, device="cpu")
+    for function, models in ((evaluate, (faulty,)), (compare, (tiny_bert, faulty))):
+        with pytest.raises(InputError, match=rf"{faulty}: {FAULT}"):
+            function(*models, data=pairs, device="cpu")
 
     class Other:
         def encode(self, texts):
@@ -177,17 +176,14 @@ def test_the_last_finite_step_is_saved_and_can_be_resumed(tmp_path, tiny_bert, s
     run = tmp_path / "runs" / "run"
     for name, values in last(whole.folder).items():
         assert torch.equal(values, last(run)[name]), name
-    (folder,) = list_checkpoints(run)
-    (other,) = list_checkpoints(whole.folder)
-    saved, expected = read_checkpoint(folder), read_checkpoint(other)
+    saved, expected = (read_checkpoint(*list_checkpoints(folder)) for folder in (run, whole.folder))
     for part in ("weights", "optimizer"):
         for name, values in expected.tensors[part].items():
             assert torch.equal(values, saved.tensors[part][name]), name
     for name in ("step", "sentences", "viewed"):
         assert saved.state[name] == expected.state[name]
     assert [record["step"] for record in records_of(run)[0]] == [1, 2, 3, 4, 5, 6]
-    resumed = train(config(tmp_path, short_corpus, tiny_bert, max_steps=5), resume=run)
-    assert resumed.steps == 5
+    assert train(config(tmp_path, short_corpus, tiny_bert, max_steps=5), resume=run).steps == 5
     assert (run / "result.json").exists()
     for name, values in last(whole.folder).items():
         assert torch.equal(values, last(run)[name]), name
@@ -223,8 +219,6 @@ def test_best_can_be_loaded_after_weights_that_are_of_no_use(tmp_path, tiny_bert
 
 
 def test_a_run_with_a_development_set_speaks_of_collapse(tmp_path, tiny_bert, short_corpus, pairs, monkeypatch):
-    from cse.training import selection
-
     scored, calls = selection.score_pairs, count()
 
     def collapse(model, data):

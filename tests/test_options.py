@@ -51,11 +51,6 @@ def test_a_value_of_another_type_or_range_is_refused_in_one_sentence(values, mes
         parse_options("m", Options, values)
 
 
-def test_values_get_the_declared_type():
-    made = parse_options("m", Options, {"rate": 0.25, "names": ["b", "c"], "size": "5%", "kind": None})
-    assert made == Options(rate=0.25, names=("b", "c"), size="5%")
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [

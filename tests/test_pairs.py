@@ -1,6 +1,5 @@
 """Tests of training on labelled pairs and triples, and of models that keep their MLP head."""
 
-import json
 from itertools import product
 
 import numpy as np
@@ -8,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from cse import Encoder, InputError, TrainConfig, train
+from cse import Encoder, InputError, train
 from cse.cli import printing
 from cse.data.pairs import open_pairs
 from cse.encoder.prompts import TrainingPrompts
@@ -21,7 +20,7 @@ from cse.training.setup import prepare
 from cse.training.step.distributed import World
 from cse.training.step.encode import Inputs, gathered_keys
 from cse.views import Views
-from runs import first_batches
+from runs import first_batches, records_of
 
 
 def table(folder, kind, rows, names=("sent0", "sent1", "hard_neg")):
@@ -45,15 +44,8 @@ def triples(sample_rows):
 
 
 @pytest.fixture
-def base(short_corpus, tiny_bert, tmp_path):
-    return TrainConfig(
-        model=tiny_bert,
-        tfidf=short_corpus.with_name("tfidf"),
-        output=tmp_path / "runs",
-        batch_size=8,
-        max_steps=3,
-        device="cpu",
-    )
+def base(run_config):
+    return run_config.replace(corpus=(), max_steps=3, log_every=1)
 
 
 def test_final_sts_scores_of_a_run_equal_those_of_its_saved_model(base, triples, tmp_path):
@@ -126,7 +118,6 @@ UNCLEAR = [
     ("question|query|answer", "{1}", "columns question and query may both be the anchor; .* --columns"),
     ("sentence1|negative|hard_neg", "{1}", "columns negative and hard_neg may both be the hard negative"),
     # A column of an unknown name is never a hard negative.
-    ("instruction|input|output", "three {0}", r"do not determine the anchor; .* --columns; [^\n]*instruction"),
     ("instruction|input|answer", "three {0}", r"do not determine the anchor; .* --columns; [^\n]*instruction"),
     ("question|context|reply", "three {0}", r"do not determine the positive; .* --columns; [^\n]*question"),
     ("text|negative", "two {0}", r"do not determine the anchor; .* --columns; [^\n]*text"),
@@ -168,14 +159,10 @@ def test_every_numbered_column_of_negatives_is_used(tmp_path, base, sample_rows,
     for place, name in enumerate(("hard_negative", "hard_negative_2", "hard_negative_3"), 2):
         assert batch.blocks[name].texts == [rows[row][place] for row in batch.rows]
         assert batch.roles[name] == "negative"
-    whole, named, fewer = (losses(train(config.replace(columns=each)).folder) for each in ((), names, names[:3]))
+    logs = [records_of(train(config.replace(columns=each)).folder)[0] for each in ((), names, names[:3])]
+    whole, named, fewer = ([record["loss"] for record in log] for log in logs)
     assert whole == named
     assert all(less < more for less, more in zip(fewer, whole, strict=True))
-
-
-def losses(folder):
-    records = map(json.loads, (folder / "log.jsonl").read_text(encoding="utf8").splitlines())
-    return [record["loss"] for record in records if "loss" in record]
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -232,10 +219,9 @@ def test_where_compares_texts_before_numbers(tmp_path, values, where, rows, note
     ],
 )
 def test_training_on_triples_works_with_every_loss_and_with_una(tmp_path, triples, base, values):
-    folder = train(base.replace(pairs=table(tmp_path, "csv", triples), **values)).folder
-    assert len(losses(folder)) == 3
-    assert np.isfinite(losses(folder)).all()
-    assert (folder / "log.jsonl").read_text(encoding="utf8").count('"cos_hard"') == 3
+    records, _ = records_of(train(base.replace(pairs=table(tmp_path, "csv", triples), **values)).folder)
+    assert len(records) == 3
+    assert all(np.isfinite(record["loss"]) and "cos_hard" in record for record in records)
 
 
 @pytest.mark.parametrize("kind", ["tiny_bert", "tiny_roberta"])
@@ -244,8 +230,7 @@ def test_a_kept_mlp_head_is_part_of_the_saved_model(tmp_path, triples, base, kin
     from transformers import AutoModel, AutoTokenizer
 
     config = base.replace(pairs=table(tmp_path, "csv", triples), model=request.getfixturevalue(kind))
-    run = prepare(config)
-    assert run.config.keep_head
+    assert prepare(config).config.keep_head
     folder = train(config).folder / "best"
     encoder = Encoder(folder)
     assert encoder.pooling == "cls: the trained pooler"
@@ -261,10 +246,8 @@ def test_a_kept_mlp_head_is_part_of_the_saved_model(tmp_path, triples, base, kin
         assert np.allclose(pooled.numpy(), vectors, atol=1e-5)
     # A run that starts from the saved model loads its head.
     again = prepare(base.replace(pairs=config.pairs, model=folder, pooler="cls"))
-    stored = encoder[2].linear.weight
-    assert torch.equal(again.state.encoder.head[0].weight, stored)
-    dropped = train(config.replace(keep_head=False)).folder / "best"
-    assert not (dropped / "2_Dense").exists()
+    assert torch.equal(again.state.encoder.head[0].weight, encoder[2].linear.weight)
+    assert not (train(config.replace(keep_head=False)).folder / "best" / "2_Dense").exists()
 
 
 # What a batch of eight rows may hold: each function returns the positive and the hard negative of row i.
@@ -282,10 +265,12 @@ CASES = {
 def test_equal_token_ids_are_not_negatives_whatever_their_columns(tmp_path, base, case, prompt):
     rows = [(f"anchor number {i}", *CASES[case](i)) for i in range(8)]
     config = base.replace(pairs=table(tmp_path, "csv", rows), max_steps=1, max_length=12, prompt=prompt)
-    batch, equal, tokenizer = compared(config)
+    run = prepare(config)
+    batch, equal = compared(run)
 
     def ids(row, places):
-        return {tuple(tokenizer(rows[row][place], truncation=True, max_length=12)["input_ids"]) for place in places}
+        cut = {"truncation": True, "max_length": 12}
+        return {tuple(run.state.encoder.tokenizer(rows[row][place], **cut)["input_ids"]) for place in places}
 
     names, found = {"anchor": (0, 1), "positive": (0, 1), "hard_negative": (2,)}, 0
     for one, other in product(("anchor", "positive"), names):
@@ -294,20 +279,17 @@ def test_equal_token_ids_are_not_negatives_whatever_their_columns(tmp_path, base
         found += np.sum(expected) - 8 * (other != "hard_negative")
     assert found
     for keep in (False, True):
-        folder = train(config.replace(keep_duplicates=keep)).folder
-        record = json.loads((folder / "log.jsonl").read_text(encoding="utf8").splitlines()[1])
+        (record,) = records_of(train(config.replace(keep_duplicates=keep)).folder)[0]
         assert record.get("duplicates") == (None if keep else 8)
 
 
-def compared(config):
-    """Returns the first batch, a function that compares two of its views as ``Views.equal`` does, and the tokenizer."""
-    run = prepare(config) if isinstance(config, TrainConfig) else config
-    tokenizer = run.state.encoder.tokenizer
+def compared(run):
+    """Returns the first batch, and a function that compares two of its views as ``Views.equal`` does."""
     (batch,) = first_batches(run)
     keys = gathered_keys(Inputs(batch, "cpu"), World())
     views = Views({name: torch.zeros(len(batch.rows), 1) for name in batch.views}, batch.roles, keys=keys)
     assert batch.repeats
-    return batch, lambda one, other: views.equal(one, other).numpy(), tokenizer
+    return batch, lambda one, other: views.equal(one, other).numpy()
 
 
 @pytest.mark.parametrize("value", ["9007199254740993", "1_1", "nan", "1e999"])
@@ -327,27 +309,11 @@ def test_values_that_float64_does_not_hold_are_no_numbers(tmp_path, value):
             read(path)
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"pairs": ("p.csv",), "corpus": ("c.txt",)}, "cannot be combined with CORPUS"),
-        ({"pairs": ("p.csv",), "positive": "spans"}, "cannot be combined with --pairs"),
-        ({"columns": ("a", "b")}, "has no effect without --pairs"),
-        ({"hard_negative_weight": 2.0}, "has no effect without --pairs"),
-        ({"where": "a=1"}, "has no effect without --pairs"),
-        ({"min_score": 4.0}, "has no effect without --pairs"),
-    ],
-)
-def test_options_that_belong_to_pairs_or_to_a_corpus_are_refused_with_the_other(values, message):
-    with pytest.raises(InputError, match=message):
-        TrainConfig(**values)
-
-
 def test_prompts_by_column_do_not_hide_equal_texts(tmp_path, base):
     """The anchors have another prompt than the negatives, which are the anchors."""
     rows = [(f"anchor number {i}", f"positive {i}", f"anchor number {i}") for i in range(8)]
     run = prepare(base.replace(pairs=table(tmp_path, "csv", rows), max_steps=1))
     for anchor, document in (("query: ", "passage of a text: "), ("query: ", ""), ("", "passage: ")):
         run.batches.prompts = TrainingPrompts(anchor, document).counted(run.state.encoder)
-        _, equal, _ = compared(run)
+        _, equal = compared(run)
         assert (equal("anchor", "hard_negative") == np.eye(8, dtype=bool)).all()

@@ -32,17 +32,15 @@ def test_two_runs_that_start_together_get_different_folders(tmp_path, sample, ti
 @pytest.mark.slow
 def test_the_setting_threads_applies_to_torch_and_the_rust_core(tmp_path, sample, tiny_bert):
     script = (
-        "import sys, threading, os, cse.encoder.device as d, cse.training.setup as s\n"
+        "import os, torch\n"
         "from cse import TrainConfig\n"
-        f"run = s.prepare(TrainConfig(corpus={str(sample)!r}, model={str(tiny_bert)!r}, threads=1, batch_size=8))\n"
-        "import torch\n"
+        "from cse.training.setup import prepare\n"
+        f"prepare(TrainConfig(corpus={str(sample)!r}, model={str(tiny_bert)!r}, threads=1, batch_size=8))\n"
         "names = [open(f'/proc/self/task/{t}/comm').read().strip() for t in os.listdir('/proc/self/task')]\n"
         "print(torch.get_num_threads(), sum(name.startswith('cse-core') for name in names))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
-    threads, core = map(int, done.stdout.split())
-    assert threads == 1
-    assert core <= 1
+    assert done.stdout.split() in (["1", "0"], ["1", "1"])
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
@@ -111,14 +109,8 @@ def test_a_command_ends_with_sigpipe_if_the_reader_of_its_output_exits(indexed, 
 
 @pytest.mark.parametrize("command", ["explain a", "augment {sample}", "encode {glove} {sample}"])
 def test_a_closed_standard_output_is_an_error(indexed, sample, glove, command):
-    arguments = command.format(sample=sample, glove=glove)
-    done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m cse {arguments} >&-"],
-        cwd=indexed,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = f"{sys.executable} -m cse {command.format(sample=sample, glove=glove)} >&-"
+    done = subprocess.run(["bash", "-c", command], cwd=indexed, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     assert "standard output" in done.stderr
 
@@ -131,8 +123,3 @@ def test_an_output_file_replaces_a_dangling_link(short_corpus, glove, tmp_path, 
         assert done.returncode == 0, done.stderr
         assert link.is_file()
         assert not link.is_symlink()
-
-
-def test_python_m_cse_runs_the_command():
-    done = subprocess.run([sys.executable, "-m", "cse", "--version"], capture_output=True, text=True, check=True)
-    assert "cse" in done.stdout

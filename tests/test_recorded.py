@@ -2,7 +2,6 @@
 
 import json
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -25,11 +24,11 @@ from emulated_graph import EmulatedRecorder
 from runs import Warnings, same_run
 from test_device import LIKE_A_GPU
 from test_device import deterministic as deterministic
+from test_systems import METHODS
 from test_systems import few as few
 from test_systems import registered as registered
 
 STEPS = 12
-METHODS = Path(__file__).with_name("methods.py")
 PAIRS = {"negatives": ("una",), "una": {"every": 1}}
 CASES = {
     "standard": {},
@@ -203,51 +202,42 @@ def test_recorded_steps_on_cuda_have_the_bits_of_eager_ones(config_of, name, det
 
 
 class Odd(FeatureMethod):
-    """A method that says that it can be recorded, and cannot."""
+    """A method that says that it can be recorded, and cannot. ``change`` gets anchors, number of the call, and step."""
 
     recordable = True
 
-    def __init__(self, kind):
+    def __init__(self, change):
         super().__init__(None, None)
-        self.kind, self.count = kind, 0
+        self.change, self.count = change, 0
 
     def forward(self, views, step):
-        z, self.count = views["anchor"], self.count + 1
-        if self.kind == "reads":
-            z = z * (1 + 0.01 * float(z.detach().abs().mean()))
-        elif self.kind == "selects":
-            z = z + 0.01 * z[z[:, 0] > 0].mean(0)
-        elif self.kind == "counts":
-            z = z * (1 + 0.01 * self.count)
-        elif self.kind == "sometimes" and self.count % 2:
-            z = z * 0.5
-        elif self.kind == "draws":
-            z = z + 0.01 * step.uniform(f"odd {self.count}", 1)
-        elif self.kind == "progress":
-            z = z * (1 + step.progress)
-        return views.replace(embeddings={**views.embeddings, "anchor": z})
+        self.count += 1
+        anchors = self.change(views["anchor"], self.count, step)
+        return views.replace(embeddings={**views.embeddings, "anchor": anchors})
 
 
-REASONS = {
-    "reads": "aten._local_scalar_dense.default makes the host wait for the device",
-    "selects": "aten.index.Tensor makes the host wait for the device",
-    "counts": "two steps of one shape differ in aten.mul.Tensor",
-    "sometimes": "operations",
-    "draws": "two steps of one shape draw different random numbers",
-    "progress": "two steps of one shape differ in aten.mul.Tensor",
+WAITS = "makes the host wait for the device"
+DIFFER = "two steps of one shape differ in aten.mul.Tensor"
+NOT_RECORDABLE = {
+    "reads": (lambda z, n, step: z * (1 + float(z.detach().abs().mean())), f"_local_scalar_dense.default {WAITS}"),
+    "selects": (lambda z, n, step: z + 0.01 * z[z[:, 0] > 0].mean(0), f"aten.index.Tensor {WAITS}"),
+    "counts": (lambda z, n, step: z * (1 + 0.01 * n), DIFFER),
+    "sometimes": (lambda z, n, step: z * 0.5 if n % 2 else z, "operations"),
+    "draws": (lambda z, n, step: z + 0.01 * step.uniform(f"odd {n}", 1), "draw different random numbers"),
+    "progress": (lambda z, n, step: z * (1 + step.progress), DIFFER),
 }
 
 
-@pytest.mark.parametrize("kind", REASONS)
+@pytest.mark.parametrize("kind", NOT_RECORDABLE)
 def test_a_step_that_cannot_be_recorded_stays_eager(config_of, kind):
-    recorder = Counted(EmulatedRecorder())
+    recorder, (change, reason) = Counted(EmulatedRecorder()), NOT_RECORDABLE[kind]
 
-    def change(state):
-        state.features["odd"] = Odd(kind)
+    def add(state):
+        state.features["odd"] = Odd(change)
 
-    _, (warning,) = compare(config_of("standard"), recorder, change)
+    _, (warning,) = compare(config_of("standard"), recorder, add)
     assert warning.startswith("steps are not recorded as CUDA graphs, because ")
-    assert REASONS[kind] in warning
+    assert reason in warning
     assert not recorder.recorded
 
 

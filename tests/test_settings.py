@@ -1,5 +1,7 @@
 """Tests of the settings of a run: presets, flags that override a stored configuration, and conflicting settings."""
 
+import tomllib
+
 import pytest
 from click.testing import CliRunner
 
@@ -11,10 +13,8 @@ from cse.training.settings.values import SETTINGS, merge
 from cse.training.setup import prepare
 
 
-def stored_by(tmp_path, family="bert-base", **values):
+def stored_by(family="bert-base", **values):
     """Returns the contents of the configuration file of a run with the settings ``values``."""
-    import tomllib
-
     return tomllib.loads(resolve(TrainConfig(**values), family).to_toml())
 
 
@@ -40,21 +40,18 @@ def config(tmp_path, corpus, model, **values):
         ({"epochs": 3, "max_steps": 60}, {"lr": 1e-4}, {"max_steps": 60, "epochs": 3}),
     ],
 )
-def test_flags_override_a_stored_configuration(tmp_path, first, given, expected):
-    stored = stored_by(tmp_path, **first)
-    kept, _ = repeated(stored, given)
+def test_flags_override_a_stored_configuration(first, given, expected):
+    kept, _ = repeated(stored_by(**first), given)
     config = resolve(TrainConfig(**merge(given, kept)), "bert-base")
     assert {name: getattr(config, name) for name in expected} == expected
 
 
-def test_a_run_repeated_with_another_model_has_the_defaults_of_that_model(tmp_path):
-    stored = stored_by(tmp_path, batch_size=48)
-    kept, _ = repeated(stored, {"model": "roberta-base"})
+def test_a_run_repeated_with_another_model_has_the_defaults_of_that_model():
+    kept, _ = repeated(stored_by(batch_size=48), {"model": "roberta-base"})
     config = resolve(TrainConfig(**merge({"model": "roberta-base"}, kept)), "roberta-base")
     assert (config.lr, config.batch_size) == (1e-5, 48)
     assert "lr" not in kept
-    own = stored_by(tmp_path, "encoder")
-    kept, _ = repeated(own, {"model": "bert-base"})
+    kept, _ = repeated(stored_by("encoder"), {"model": "bert-base"})
     config = resolve(TrainConfig(**merge({"model": "bert-base"}, kept)), "bert-base")
     assert (config.positive, config.max_steps, config.merge_with_base) == ("dropout", None, 0.0)
 
@@ -99,29 +96,21 @@ def test_a_preset_has_the_settings_of_the_released_code(name):
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "flag"),
     [
-        ({"negatives": ("halves",)}, "--negative halves: this method makes positives"),
-        ({"una": {"beta": 0.9}}, "--beta has no effect without --una; add that, or omit --beta"),
-        ({"options": {"crop": {"share": 0.5}}}, "crop.share has no effect without --positive crop or --negative crop"),
-        ({"options": {"lora": {"alpha": 4.0}}}, "lora.alpha has no effect without --encoder-method lora; add"),
-        ({"options": {"mlm": {"weight": 0.5}}}, "--mlm-weight has no effect without --loss-term mlm; add"),
-        ({"options": {"una": 5}}, "options must hold one table per method"),
-        ({"negatives": 5, "una": True}, "--negative must be a list"),
-        ({"threads": 10**20}, "--threads"),
-        ({"device": "meta"}, "--device meta"),
-        ({"corpus": (), "column": "text"}, "--column"),
+        ({"threads": 10**20}, "threads"),
+        ({"device": "meta"}, "device meta"),
+        ({"corpus": (), "column": "text"}, "column"),
+        ({"negatives": ("halves",)}, "negative halves: this method makes positives"),
     ],
 )
-def test_conflicting_or_impossible_settings_are_refused(tmp_path, short_corpus, tiny_bert, values, message):
-    with pytest.raises(InputError, match=message):
+def test_impossible_settings_are_refused_before_a_run_folder_is_made(tmp_path, short_corpus, tiny_bert, values, flag):
+    with pytest.raises(InputError, match=f"--{flag}"):
         train(config(tmp_path, short_corpus, tiny_bert).replace(**values))
     assert not (tmp_path / "runs").exists()
 
 
 def test_config_toml_stores_given_values_separately_from_resolved_values(tmp_path, short_corpus, tiny_bert):
-    import tomllib
-
     values = {"loss": "focal", "positive": "spans", "spans": {"min_share": 0.4}}
     run = train(config(tmp_path, short_corpus, tiny_bert, save_every=1, **values))
     stored = tomllib.loads((run.folder / "config.toml").read_text(encoding="utf8"))
@@ -153,6 +142,12 @@ def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, short_corpus, tin
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"una": {"beta": 0.9}}, "--beta has no effect without --una; add that, or omit --beta"),
+        ({"options": {"crop": {"share": 0.5}}}, "crop.share has no effect without --positive crop or --negative crop"),
+        ({"options": {"lora": {"alpha": 4.0}}}, "lora.alpha has no effect without --encoder-method lora; add"),
+        ({"options": {"mlm": {"weight": 0.5}}}, "--mlm-weight has no effect without --loss-term mlm; add"),
+        ({"options": {"una": 5}}, "options must hold one table per method"),
+        ({"negatives": 5, "una": True}, "--negative must be a list"),
         ({"loss": "scd", "temperature": 0.1}, "--loss scd does not use --temperature, .*; use --set scd.temperature"),
         ({"loss": "contrastive", "temperature": 0.1}, "does not use --temperature, .*; use --set contrastive.temp"),
         ({"loss": "scd", "feature_augmentations": ("modals", "dclr")}, "--feature-augmentation dclr has no effect"),
@@ -186,6 +181,12 @@ def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, short_corpus, tin
         ({"loss_terms": ("mlm", "mlm")}, "--loss-term mlm was given twice"),
         ({"loss": "scd", "loss_terms": ("scd",)}, "--loss-term scd is already the loss"),
         ({"pairs": "p.csv", "column": "text"}, "--column cannot be combined with --pairs"),
+        ({"pairs": ("p.csv",), "corpus": ("c.txt",)}, "--pairs cannot be combined with CORPUS"),
+        ({"pairs": ("p.csv",), "positive": "spans"}, "cannot be combined with --pairs"),
+        ({"columns": ("a", "b")}, "--columns has no effect without --pairs"),
+        ({"hard_negative_weight": 2.0}, "--hard-negative-weight has no effect without --pairs"),
+        ({"where": "a=1"}, "--where has no effect without --pairs"),
+        ({"min_score": 4.0}, "--min-score has no effect without --pairs"),
         ({"allow_partial": True}, "--allow-partial has no effect without --data"),
         ({"positive": "una", "options": {"una": {"every": 3}}}, "una.every has an effect only with --negative una"),
     ],
@@ -221,10 +222,8 @@ def test_a_configuration_runs_no_python_file_that_the_command_does_not_name(cse,
     hidden = tmp_path / "hidden.toml"
     hidden.write_text(f'max_steps = 1\n[given]\nimports = ["{methods}"]\n')
     train = ("train", sample, "--config", config, "--name", "first")
-    named = ("--import", methods)
-    assert cse(*train, *named, cwd=tmp_path).returncode == 0
-    assert ran.exists()
     resume = ("train", "--resume", tmp_path / "runs" / "first", "--max-steps", "2")
+    assert cse(*train, "--import", methods, cwd=tmp_path).returncode == 0
     ran.unlink()
     for refused in (train, ("train", sample, "--config", hidden), resume):  # also after the file has been imported once
         done = cse(*refused, cwd=tmp_path)
@@ -232,7 +231,7 @@ def test_a_configuration_runs_no_python_file_that_the_command_does_not_name(cse,
         assert f"needs the methods of the Python file {methods}" in done.stderr
         assert f"--import {methods}" in done.stderr
         assert not ran.exists()
-    assert cse(*resume, *named, cwd=tmp_path).returncode == 0
+    assert cse(*resume, "--import", methods, cwd=tmp_path).returncode == 0
     assert ran.exists()
 
 

@@ -1,17 +1,19 @@
 """Tests of training steps: gradient caching, accumulation, schedules, bf16, masked language modelling, loggers."""
 
+from collections import Counter
 from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from cse import InputError, TrainConfig, train
 from cse.encoder.acceleration import by_length, one_lookup
 from cse.training.batches.batches import Batch
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
-from cse.training.step.encode import Inputs
+from cse.training.step.encode import Inputs, encode_views
 from cse.training.step.step import propagate
 from runs import VIEWS, first_batches, gradients, in_float64, records_of
 
@@ -155,31 +157,31 @@ def test_the_loss_term_mlm_is_close_to_the_loss_in_transformers(run_config):
     assert float(metrics["loss/mlm"]) == pytest.approx(0.3 * float(expected.detach()), rel=0.1)
 
 
-def test_a_trained_mlm_head_is_saved_and_loaded_again(run_config):
-    from safetensors.torch import load_file
+def test_a_trained_mlm_head_is_saved_and_loaded_again(run_config, one_finished_run):
     from transformers import AutoModel, AutoModelForMaskedLM
 
+    def warning(prepared):
+        return "has no head for masked language modelling, so one is trained" in prepared.facts.get("warning", "")
+
     config = run_config.replace(loss_terms=("mlm",), max_steps=2)
-    run = prepare(config)
-    assert "has no head for masked language modelling, so one is trained from scratch" in run.facts["warning"]
+    assert warning(prepare(config))
     last = train(config).folder / "last"
     head = load_file(last / "mlm_head" / "model.safetensors")
     assert "cls.predictions.transform.dense.weight" in head
     assert not any("word_embeddings" in name or "decoder.weight" in name for name in head)
     again = prepare(config.replace(model=str(last)))
-    assert "masked language" not in again.facts.get("warning", "")
+    assert not warning(again)
     found = dict(again.state.terms["mlm"].model.named_parameters())
     assert all(torch.equal(found[name], values) for name, values in head.items())
     _, report = AutoModel.from_pretrained(last, output_loading_info=True)
     assert not report["unexpected_keys"]
     # A checkpoint that includes an MLM head causes no warning.
     own = last.with_name("own")
-    model = AutoModelForMaskedLM.from_pretrained(last)
-    model.save_pretrained(own)
+    AutoModelForMaskedLM.from_pretrained(last).save_pretrained(own)
     again.state.encoder.tokenizer.save_pretrained(own)
-    assert "masked language" not in prepare(config.replace(model=str(own))).facts.get("warning", "")
+    assert not warning(prepare(config.replace(model=str(own))))
     # Without the loss term mlm, no head is saved.
-    assert not (train(run_config.replace(max_steps=1)).folder / "last" / "mlm_head").exists()
+    assert not (one_finished_run / "last" / "mlm_head").exists()
 
 
 def test_tensorboard_logs_of_a_run_in_bf16_hold_finite_losses_and_scores(run_config):
@@ -208,27 +210,22 @@ def test_patience_ends_a_run_early(run_config, scored_pairs):
 
 def test_uniform_numbers_are_below_one_after_rounding_to_float32(monkeypatch):
     monkeypatch.setattr("cse.rng.Draws.uniform", lambda *_: np.full((1, 1), 1 - 2**-53))
-    batch = Batch(0, 0, np.arange(1), {})
-    assert 0.999 < Inputs(batch, "cpu").uniform()("purpose", 1).item() < 1
+    assert 0.999 < Inputs(Batch(0, 0, np.arange(1), {}), "cpu").uniform()("purpose", 1).item() < 1
 
 
 def test_chunk_size_reduces_the_number_of_stored_activations(run_config):
     """With ``chunk_size``, the forward pass through the encoder stores only the inputs of the chunks."""
-    from cse.training.step.encode import encode_views
-
-    kept = {}
-    for size, chunk in ((8, None), (32, None), (8, 4), (32, 4)):
-        run = prepare(run_config.replace(batch_size=size, chunk_size=chunk))
+    kept = Counter()
+    for sizes in ((8, None), (32, None), (32, 4)):
+        run = prepare(run_config.replace(batch_size=sizes[0], chunk_size=sizes[1]))
         (batch,) = first_batches(run)
-        held = []
+        run.state.train()
 
-        def pack(tensor, held=held):
-            held.append(tensor.numel())
+        def pack(tensor, sizes=sizes):
+            kept[sizes] += tensor.numel()
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            run.state.train()
             encode_views(run.state, Inputs(batch, "cpu"), run.forward)
-        kept[size, chunk] = sum(held)
     assert kept[32, None] > 3 * kept[8, None]
     assert kept[32, 4] < 0.05 * kept[32, None]

@@ -28,6 +28,7 @@ from runs import first_batches, gradients, in_float64, records_of, same_run
 from test_device import CASES, CUDA, Copies, assert_close
 from test_distributed import FirstOfThree
 
+METHODS = Path(__file__).with_name("methods.py")
 # Settings by name. The fixture ``system`` replaces words in capitals with paths. TINY is the path of tiny_bert, and
 # MASKED is the path of a masked language model with the same tokenizer.
 SYSTEMS = {
@@ -83,12 +84,7 @@ def few(tmp_path_factory, sample_rows):
 @pytest.fixture
 def system(request, masked_model, tiny_bert, few):
     """A function that returns an entry of the module's ``SYSTEMS`` with its paths filled in."""
-    places = {
-        "MASKED": masked_model,
-        "TINY": tiny_bert,
-        "METHODS": Path(__file__).with_name("methods.py"),
-        "SYNONYMS": few / "synonyms.txt",
-    }
+    places = {"MASKED": masked_model, "TINY": tiny_bert, "METHODS": METHODS, "SYNONYMS": few / "synonyms.txt"}
 
     def values(name):
         text = json.dumps({"corpus": str(few / "corpus.txt"), **request.module.SYSTEMS[name]})
@@ -219,68 +215,59 @@ def test_a_shared_dropout_mask_makes_both_views_equal(run_config, system):
     assert float(metrics["cos_pos"]) == pytest.approx(1, abs=1e-6)
 
 
-def test_a_file_of_methods_that_has_changed_is_refused(run_config, tmp_path, sample_rows):
-    source = Path(__file__).with_name("methods.py").read_text(encoding="utf8")
-    (tmp_path / "mine.py").write_text(source, encoding="utf8")
-    config = run_config.replace(imports=(tmp_path / "mine.py",), positive="repetition", max_steps=2, save_every=1)
-    folder = train(config).folder
-    (tmp_path / "mine.py").write_text(source + "# changed\n", encoding="utf8")
-    for load in (lambda: resumed_config(folder), lambda: registry.import_methods(tmp_path / "mine.py")):
+def test_a_file_of_methods_that_has_changed_is_refused(run_config, tmp_path):
+    mine = tmp_path / "mine.py"
+    mine.write_text(METHODS.read_text(encoding="utf8"), encoding="utf8")
+    folder = train(run_config.replace(imports=(mine,), positive="repetition", max_steps=2, save_every=1)).folder
+    mine.write_text(METHODS.read_text(encoding="utf8") + "# changed\n", encoding="utf8")
+    for load in (lambda: resumed_config(folder), lambda: registry.import_methods(mine)):
         with pytest.raises(InputError, match=r"mine\.py: the file has changed since this process imported it"):
             load()
     registry.IMPORTED.clear()
     with pytest.raises(InputError, match=r"needs the methods of the Python file .*mine\.py"):
         resumed_config(folder)
-    registry.import_methods(tmp_path / "mine.py")
+    registry.import_methods(mine)
     with pytest.raises(InputError, match=r"mine\.py has changed since the run began"):
         train(resumed_config(folder), resume=folder)
-    (tmp_path / "mine.py").write_text("x = 1\ny = 1 / 0\n", encoding="utf8")
+    mine.write_text("x = 1\ny = 1 / 0\n", encoding="utf8")
     registry.IMPORTED.clear()
     with pytest.raises(InputError, match=r"mine\.py: line 2: ZeroDivisionError"):
-        run_config.replace(imports=(tmp_path / "mine.py",))
+        run_config.replace(imports=(mine,))
 
 
 def test_unchanged_negatives_are_masked_and_unchanged_positives_are_kept(run_config, tmp_path, sample_rows):
     rows = ["only three words", *[row for row in sample_rows if 8 < len(row.split()) < 15][:31]]
     (tmp_path / "some.txt").write_text("\n".join(rows), encoding="utf8")
-    methods = Path(__file__).with_name("methods.py")
-    config = run_config.replace(corpus=tmp_path / "some.txt", imports=(methods,), positive="repetition")
-    config = config.replace(batch_size=30, max_length=64)
+    config = run_config.replace(corpus=tmp_path / "some.txt", imports=(METHODS,), positive="repetition")
 
     def batch_of(**values):
-        run = prepare(config.replace(**values))
-        return run, first_batches(run)[0]
+        run = prepare(config.replace(**{"batch_size": 30, "max_length": 64, **values}))
+        (batch,) = first_batches(run)
+        return batch, np.array([len(run.batches.corpus.take([row])[0].split()) <= 3 for row in batch.rows])
 
-    run, batch = batch_of(negatives=("repetition",))
-    short = np.array([len(run.batches.corpus.take([row])[0].split()) <= 3 for row in batch.rows])
+    batch, short = batch_of(negatives=("repetition",))
     assert short.sum() == 1
     assert (batch.blocks["synthetic"].mask == ~short).all()
     assert batch.blocks["positive"].mask is None
     assert batch.unchanged == {"positive": 1, "synthetic": 1}
     # With keep_duplicates, as in the papers, unchanged negatives are not masked.
-    assert batch_of(negatives=("repetition",), keep_duplicates=True)[1].blocks["synthetic"].mask is None
+    assert batch_of(negatives=("repetition",), keep_duplicates=True)[0].blocks["synthetic"].mask is None
     # Without dropout, the embedding of an unchanged positive equals that of its anchor, so the positive is masked.
-    without = batch_of(anchor_dropout=0.0, positive_dropout=0.0)[1]
+    without, short = batch_of(anchor_dropout=0.0, positive_dropout=0.0)
     assert (without.blocks["positive"].mask == ~short).all()
     # A change beyond the maximum length does not count, because the text is truncated.
-    cut = batch_of(max_length=3, negatives=("repetition",))[1]
-    assert cut.unchanged["synthetic"] > 15
+    assert batch_of(max_length=3, negatives=("repetition",))[0].unchanged["synthetic"] > 15
 
 
-def test_an_expensive_augmentation_gets_only_the_rows_of_its_process(run_config, masked_model, monkeypatch):
+def test_an_expensive_augmentation_gets_only_the_rows_of_its_process(run_config, masked_model):
     values = {"negatives": ("substitution",), "options": {"substitution": {"model": str(masked_model)}}}
     run = prepare(run_config.replace(**values))
-    run.batches.part = World(1, 3).part
-    method, seen = AUGMENTATIONS.get("substitution"), []
-    edited = method.__call__
-
-    def counting(self, texts, rows, draws):
-        seen.append(len(texts))
-        return edited(self, texts, rows, draws)
-
-    monkeypatch.setattr(method, "__call__", counting)
-    batch = run.batches[0]
-    assert seen == [len(range(8)[World(1, 3).part(8)])]
-    assert len(batch.blocks["synthetic"].texts) == seen[0]
-    (batch,) = first_batches(run, World(1, 3).part)
-    assert len(batch.tokens["synthetic"]["input_ids"]) == seen[0]
+    run.batches.part = part = World(1, 3).part
+    rows = len(range(8)[part(8)])
+    method = AUGMENTATIONS.get("substitution")
+    with patch.object(method, "__call__", autospec=True, side_effect=method.__call__) as edit:
+        batch = run.batches[0]
+    (given,) = edit.call_args_list
+    assert len(given.args[1]) == len(batch.blocks["synthetic"].texts) == rows
+    (batch,) = first_batches(run, part)
+    assert len(batch.tokens["synthetic"]["input_ids"]) == rows

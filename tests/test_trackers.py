@@ -3,71 +3,56 @@
 import re
 import sys
 from pathlib import Path
-from unittest.mock import patch
+from unittest.mock import Mock, call, patch
 
 import pytest
 
 from cse import InputError, train
 from cse.training.loggers import LOGGERS
+from cse.training.loop import resumed_config
 
 PAGE = Path(__file__).parents[1] / "docs" / "training.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-class Recorder:
-    """Stands for the module of a tracker and for its run; remembers the calls."""
-
-    def __init__(self):
-        self.calls = []
-
-    def __getattr__(self, name):
-        def call(*arguments, **keywords):
-            self.calls.append((name, arguments, keywords))
-            return self
-
-        return call
-
-    def values(self, name):
-        """Returns the values given to calls of the function ``name``, by step."""
-        found = {}
-        for called, arguments, keywords in self.calls:
-            if called == name:
-                found.setdefault(keywords["step"], {}).update(arguments[0])
-        return found
+def values_of(function):
+    """Returns the values given to the calls of a mocked function, by step."""
+    found = {}
+    for each in function.call_args_list:
+        found.setdefault(each.kwargs["step"], {}).update(each.args[0])
+    return found
 
 
 def test_a_tracker_gets_settings_metrics_and_scores_and_is_continued_on_resume(run_config, monkeypatch):
-    module = Recorder()
+    module = Mock()
     monkeypatch.setitem(sys.modules, "wandb", module)
     result = train(run_config.replace(max_steps=2, loggers=("wandb",), una=True, save_every=2))
-    values = module.values("log")
+    run = module.init.return_value
+    values = values_of(run.log)
     assert sorted(values) == [0, 1, 2]
     assert "eval/mrr" in values[0]
     assert "train/loss" in values[1]
-    settings = next(keywords["config"] for _, _, keywords in module.calls if "config" in keywords)
+    settings = module.init.call_args.kwargs["config"]
     assert settings["loss"] == "standard"
     assert settings["una.every"] == 5
-    assert module.calls[-1][0] == "finish"
-
-    from cse.training.loop import resumed_config
-
-    module.calls.clear()
+    assert run.method_calls[-1] == call.finish()
     train(resumed_config(result.folder, {"max_steps": 3}), resume=result.folder)
-    assert next(keywords for called, _, keywords in module.calls if called == "init")["resume"] == "allow"
+    assert module.init.call_count == 2
+    assert module.init.call_args.kwargs["resume"] == "allow"
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="there is no docs/ folder")
 def test_the_logger_in_the_documentation_writes_metrics_and_scores(run_config, monkeypatch, tmp_path):
-    module = Recorder()
+    module = Mock()
     monkeypatch.setitem(sys.modules, "mlflow", module)
     monkeypatch.setattr("cse.registry.IMPORTED", {})
     code = next(text for text in BLOCK.findall(PAGE.read_text(encoding="utf8")) if "import mlflow" in text)
     (tmp_path / "mlflow_logger.py").write_text(code, encoding="utf8")
     with patch.dict(LOGGERS._loaded):
         train(run_config.replace(max_steps=2, imports=(tmp_path / "mlflow_logger.py",), loggers=("mlflow",)))
-    names = [called for called, _, _ in module.calls]
+    names = [name for name, _, _ in module.method_calls]
     assert (names[0], names[-1]) == ("start_run", "end_run")
-    values = module.values("log_metrics")
+    values = values_of(module.log_metrics)
     assert sorted(values) == [0, 1, 2]
     assert all(isinstance(value, (int, float)) for each in values.values() for value in each.values())
     assert "mrr" in values[0]

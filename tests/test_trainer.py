@@ -29,7 +29,7 @@ from cse.training.loop import resumed_config
 from cse.training.settings.precedence import resolve
 from cse.training.settings.presets import preset_names
 from cse.training.setup import prepare
-from runs import batches_of, records_of, same_run
+from runs import batches_of, records_of, same_run, weights
 
 DROPOUT = Dropout(DropoutOptions(), Context())
 
@@ -46,10 +46,6 @@ def steps(folder):
 
 def evaluations(folder):
     return records_of(folder)[1]
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
 
 
 def test_a_run_folder_records_settings_versions_and_log(base):
@@ -89,26 +85,21 @@ def test_no_saved_model_contains_a_local_path(
 ):
     folder = tmp_path / "secretly"
     shutil.copytree(tiny_bert, folder / "tiny")
-    (folder / "rows.txt").write_text("\n".join(sample_rows[:300]) + "\n")
-    shutil.copy(scored_pairs, folder / "dev.tsv")
-    (folder / "pairs.jsonl").write_text("".join(json.dumps({"a": t, "b": t[10:]}) + "\n" for t in sample_rows[:300]))
     shutil.copytree(base.tfidf, folder / "tfidf")
+    shutil.copy(scored_pairs, folder / "dev.tsv")
+    (folder / "rows.txt").write_text("\n".join(sample_rows[:300]) + "\n")
+    (folder / "pairs.jsonl").write_text("".join(json.dumps({"a": t, "b": t[10:]}) + "\n" for t in sample_rows[:300]))
     (folder / "methods.py").write_text("")
     monkeypatch.setitem(AUGMENTATIONS._loaded, "with-file", WithFile)
     monkeypatch.chdir(tmp_path)
     place = Path("secretly") if relative else folder
-    source = {"pairs": place / "pairs.jsonl", "corpus": ()} if pairs else {"corpus": place / "rows.txt"}
+    names = {"model": "tiny", "output": "runs", "cache": "cache", "dev": "dev.tsv", "imports": "methods.py"}
     config = base.replace(
-        **source,
-        model=place / "tiny",
-        output=place / "runs",
-        cache=place / "cache",
-        dev=place / "dev.tsv",
-        patience=5,
+        **{name: place / file for name, file in {**names, "tfidf": "tfidf"}.items()},
+        **({"pairs": place / "pairs.jsonl", "corpus": ()} if pairs else {"corpus": place / "rows.txt"}),
         negatives=("una",) if pairs else ("with-file",),
-        imports=place / "methods.py",
         options={} if pairs else {"with-file": {"file": str(place / "rows.txt")}},
-        tfidf=place / "tfidf",
+        patience=5,
         max_steps=2,
     )
     result = train(config)
@@ -116,10 +107,8 @@ def test_no_saved_model_contains_a_local_path(
     for run in (result.folder, again.folder):
         saved = [path for name in ("best", "last") for path in (run / name).rglob("*") if path.is_file()]
         assert len(saved) > 10
-        for path in saved:
-            content = path.read_bytes()
-            for name in (b"secretly", str(tmp_path).encode(), str(Path.home()).encode() + b"/"):
-                assert name not in content, path
+        secrets = (b"secretly", str(tmp_path).encode(), str(Path.home()).encode() + b"/")
+        assert not [path for path in saved if any(secret in path.read_bytes() for secret in secrets)]
     card = (result.folder / "best" / "README.md").read_text()
     assert "Base model: `tiny`" in card
     assert 'model = "tiny"' in card
@@ -178,25 +167,18 @@ def test_every_epoch_has_each_row_at_most_once_and_an_order_of_its_own(sample, b
 
 
 @pytest.mark.parametrize(
-    ("limits", "steps"),
-    [
-        ({}, 11),
-        ({"max_steps": 30}, 30),
-        ({"max_steps": 5}, 5),
-        ({"epochs": 2, "max_steps": 30}, 22),
-        ({"epochs": 1, "max_steps": 30}, 11),
-        ({"epochs": 3, "max_steps": 30}, 30),
-        ({"epochs": 2, "accumulate": 3}, 7),
-        ({"max_steps": 30, "accumulate": 3}, 30),
-    ],
-)
-def test_the_number_of_steps_follows_from_epochs_and_max_steps(sample, limits, steps):
+    ("epochs", "max_steps", "accumulate", "steps"),
+    [(None, None, 1, 11), (None, 30, 1, 30), (None, 5, 1, 5), (2, 30, 1, 22), (1, 30, 1, 11), (3, 30, 1, 30),
+     (2, None, 3, 7), (None, 30, 3, 30)],
+)  # fmt: skip
+def test_the_number_of_steps_follows_from_epochs_and_max_steps(sample, epochs, max_steps, accumulate, steps):
+    limits = {"epochs": epochs, "max_steps": max_steps, "accumulate": accumulate}
     config = resolve(TrainConfig(model="m", batch_size=9, **limits), "bert-base")
     batches = batches_of(config, Corpus.read([str(sample)]), np.arange(0, 10_000, 100), DROPOUT)
     assert len(batches) == steps
     last = batches[batches.of_step(steps - 1)[-1]]
     assert len(last.rows)
-    assert last.epoch == (steps * config.accumulate - 1) // 11
+    assert last.epoch == (steps * accumulate - 1) // 11
 
 
 def test_negatives_are_drawn_with_the_options_of_the_run(base, short_rows):
@@ -222,7 +204,7 @@ def test_negatives_are_drawn_with_the_options_of_the_run(base, short_rows):
 def test_merging_with_the_base_model_changes_only_the_saved_weights(base):
     plain, merged = train(base), train(base.replace(merge_with_base=0.25))
     start = load_file(f"{base.model}/model.safetensors")
-    trained, saved = weights(plain.folder / "last"), weights(merged.folder / "last")
+    trained, saved = weights(plain.folder), weights(merged.folder)
     for name, value in trained.items():
         if not name.startswith("pooler"):
             torch.testing.assert_close(saved[name], 0.75 * value + 0.25 * start[name])
@@ -302,72 +284,61 @@ def test_a_training_step_equals_one_written_in_plain_pytorch(base):
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    saved = weights(result.folder / "last")
+    saved = weights(result.folder)
     for name, value in model.backbone.state_dict().items():
         if name in saved:
             torch.testing.assert_close(saved[name], value, rtol=1e-4, atol=1e-6)
 
 
+SIMCSE, UNA_BERT = {"preset": "simcse-bert-base"}, {"preset": "una-bert-base"}
+
+
 @pytest.mark.parametrize(
-    ("values", "family", "own_pooler", "field", "expected"),
+    ("values", "family", "own_pooler", "fields", "expected"),
     # A comment names the layer whose value is used; "A before B" means that the later layer B also has a value.
     [
-        ({}, "bert-base", None, "temperature", 0.05),  # all families
-        ({}, "bert-base", None, "lr", 3e-5),  # family
-        ({}, "roberta-large", None, "batch_size", 512),
-        ({"una": {"use_as": "hard-negatives"}, "negatives": ("una",)}, "bert-base", None, "objective", "infonce"),
-        ({"una": {"use_as": "pairs"}, "negatives": ("una",)}, "encoder", "avg", "objective", "nt-xent"),
-        ({"loss": "focal"}, "roberta-base", None, "temperature", 0.05),
-        ({"loss": "focal", "temperature": 0.1}, "bert-base", None, "temperature", 0.1),  # given before loss
-        ({}, "bert-base", "avg_top2", "pooler", "avg_top2"),  # model folder before family
-        ({}, "encoder", "avg", "positive", "spans"),  # family before all families
-        ({"loss": "focal"}, "bert-base", None, "temperature", 0.07),  # loss before all families
-        ({"loss": "focal"}, "encoder", None, "temperature", 0.05),  # loss before family
-        ({"loss": "focal"}, "encoder", None, "merge_with_base", 0.0),
-        ({"loss": "mixed"}, "encoder", None, "merge_with_base", 0.5),
-        ({}, "encoder", None, "loss", "focal"),
-        ({}, "encoder", None, "loss_terms", ("keep-similarities",)),
-        ({"loss": "standard"}, "encoder", None, "temperature", 0.1),
-        ({"loss_terms": ("mlm",)}, "encoder", None, "loss_terms", ("mlm",)),
-        ({"loss": "scd"}, "encoder", None, "loss_terms", ()),
-        ({"pairs": "nli.csv"}, "encoder", None, "loss", "standard"),
-        ({"pairs": "nli.csv"}, "encoder", None, "loss_terms", ()),
-        ({"preset": "encoder"}, "bert-base", None, "loss", "focal"),
-        ({"preset": "simcse-bert-base"}, "encoder", None, "loss_terms", ()),
-        ({"pairs": "nli.csv"}, "encoder", None, "merge_with_base", 0.0),
-        ({"preset": "focal-bert-large"}, "bert-large", None, "temperature", 0.07),
-        ({"preset": "una-bert-base"}, "bert-base", "avg", "pooler", "cls"),  # preset before model folder
-        ({"preset": "una-bert-base", "una": False}, "bert-base", None, "negatives", ()),  # given before preset
-        ({"preset": "mixed-bert-base", "lr": 1e-4}, "bert-base", None, "lr", 1e-4),
-        ({"preset": "focal-bert-base", "model": "other"}, "bert-base", None, "model", "other"),
-        ({"loss": "mixed"}, "bert-base", None, "mixed_negatives", True),
-        ({"una": True}, "bert-base", None, "objective", "nt-xent"),  # default for UNA before all families
-        ({"una": True}, "encoder", None, "objective", "infonce"),  # the family's default for UNA
-        ({"preset": "una-bert-base", "una": {"beta": 0.3}}, "bert-base", None, "una.beta", 0.3),  # merged key by key
-        ({"preset": "una-bert-base", "una": {"beta": 0.3}}, "bert-base", None, "una.radius", 4000),
+        ({}, "bert-base", None, "temperature lr", (0.05, 3e-5)),  # all families; family
+        ({}, "roberta-large", None, "batch_size", (512,)),
+        ({"una": {"use_as": "hard-negatives"}, "negatives": ("una",)}, "bert-base", None, "objective", ("infonce",)),
+        ({"una": {"use_as": "pairs"}, "negatives": ("una",)}, "encoder", "avg", "objective", ("nt-xent",)),
+        ({"loss": "focal"}, "roberta-base", None, "temperature", (0.05,)),
+        ({"loss": "focal", "temperature": 0.1}, "bert-base", None, "temperature", (0.1,)),  # given before loss
+        ({}, "bert-base", "avg_top2", "pooler", ("avg_top2",)),  # model folder before family
+        ({}, "encoder", "avg", "positive loss loss_terms", ("spans", "focal", ("keep-similarities",))),  # family first
+        ({"loss": "focal"}, "bert-base", None, "temperature", (0.07,)),  # loss before all families
+        ({"loss": "focal"}, "encoder", None, "temperature merge_with_base", (0.05, 0.0)),  # loss before family
+        ({"loss": "mixed"}, "encoder", None, "merge_with_base", (0.5,)),
+        ({"loss": "standard"}, "encoder", None, "temperature", (0.1,)),
+        ({"loss": "scd"}, "encoder", None, "loss_terms", ((),)),
+        ({"pairs": "nli.csv"}, "encoder", None, "loss loss_terms merge_with_base", ("standard", (), 0.0)),
+        ({"preset": "encoder"}, "bert-base", None, "loss", ("focal",)),
+        (SIMCSE, "encoder", None, "loss_terms", ((),)),
+        ({"preset": "focal-bert-large"}, "bert-large", None, "temperature", (0.07,)),
+        (UNA_BERT, "bert-base", "avg", "pooler", ("cls",)),  # preset before model folder
+        ({**UNA_BERT, "una": False}, "bert-base", None, "negatives", ((),)),  # given before preset
+        ({"preset": "focal-bert-base", "model": "other"}, "bert-base", None, "model", ("other",)),
+        ({"una": True}, "encoder", None, "objective", ("infonce",)),  # the family's default for UNA
+        ({**UNA_BERT, "una": {"beta": 0.3}}, "bert-base", None, "una.beta una.radius", (0.3, 4000)),  # key by key
         # A given limit on steps or epochs replaces the other limit of the recipe.
         ({"preset": "encoder"}, "bert-base", None, "epochs max_steps", (None, 60)),
         ({"preset": "encoder", "epochs": 1}, "bert-base", None, "epochs max_steps", (1, None)),
         ({"preset": "encoder", "epochs": 2, "max_steps": 9}, "bert-base", None, "epochs max_steps", (2, 9)),
-        ({"preset": "simcse-bert-base"}, "bert-base", None, "epochs max_steps", (1, None)),
-        ({"preset": "simcse-bert-base", "max_steps": 9}, "bert-base", None, "epochs max_steps", (None, 9)),
+        (SIMCSE, "bert-base", None, "epochs max_steps", (1, None)),
+        ({**SIMCSE, "max_steps": 9}, "bert-base", None, "epochs max_steps", (None, 9)),
         # Values of a preset that do not apply are dropped.
         (
             *({"preset": "consert-bert-base", "pooler": "max"}, "bert-base", None),
             *("patience pooler eval_pooler", (None, "max", None)),
         ),
-        ({"preset": "simcse-bert-base", "pairs": "p.csv"}, "bert-base", None, "positive keep_head", ("labelled", True)),
-        ({"preset": "simcse-bert-base", "una": True}, "bert-base", None, "objective", "nt-xent"),
+        ({**SIMCSE, "pairs": "p.csv"}, "bert-base", None, "positive keep_head", ("labelled", True)),
+        ({**SIMCSE, "una": True}, "bert-base", None, "objective", ("nt-xent",)),
     ],
 )
-def test_settings_follow_the_order_of_precedence(values, family, own_pooler, field, expected):
+def test_settings_follow_the_order_of_precedence(values, family, own_pooler, fields, expected):
     config = resolve(TrainConfig(**values), family, own_pooler)
-    method, _, option = field.rpartition(".")
-    if method:
-        assert config.options[method][option] == expected
-    else:
-        found = tuple(getattr(config, name) for name in field.split())
-        assert found == expected if " " in field else found == (expected,)
+    una = config.options.get("una", {})
+    found = tuple(una[n.removeprefix("una.")] if "." in n else getattr(config, n) for n in fields.split())
+    assert found == expected
 
 
 def test_every_preset_is_a_valid_configuration():
@@ -406,7 +377,7 @@ def test_training_on_texts_in_memory_equals_training_on_a_file(base, sample, sam
     config = base.replace(corpus=(), una=True, threads=1)
     other = train(config.replace(corpus=path))
     result = train(config, texts=iter(rows))
-    assert torch.equal(*(weights(run.folder / "last")["pooler.dense.weight"] for run in (result, other)))
+    assert torch.equal(*(weights(run.folder)["pooler.dense.weight"] for run in (result, other)))
     assert [s["loss"] for s in steps(result.folder)] == [s["loss"] for s in steps(other.folder)]
     with pytest.raises(InputError, match="texts: cannot be combined with corpus"):
         train(base, texts=rows)
@@ -483,21 +454,6 @@ def test_the_clean_development_set_selects_and_is_compared_in_reports(base, tmp_
         "SICK-R train and dev, clean": 24,
     }
     assert all("spearman/STS-B dev, clean" in record for record in evaluations(result.folder))
-
-
-@pytest.mark.slow
-def test_evaluation_does_not_depend_on_batches_prepared_at_the_same_time(base, tmp_path, sample_rows, scored_pairs):
-    """Long rows and UNA in every step keep the thread that prepares batches busy while the model is scored."""
-    long = [" ".join(sample_rows[i : i + 4]) for i in range(0, 1200, 4)]
-    (tmp_path / "long.txt").write_text("\n".join(long), encoding="utf8")
-    values = {"negatives": ("una",), "una": {"every": 1}, "eval_every": 1, "max_length": 8, "max_steps": 8}
-    config = base.replace(corpus=tmp_path / "long.txt", tfidf=None, dev=scored_pairs, **values)
-    first, second = train(config), train(config)
-    assert evaluations(first.folder) == evaluations(second.folder)
-    last = Encoder(first.folder / "last", device="cpu")
-    (selecting,) = halve({"dev": read_pairs(scored_pairs)})[0].values()
-    score = score_pairs(last, selecting).spearman
-    assert score == pytest.approx(evaluations(first.folder)[-1]["spearman"], abs=1e-3)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

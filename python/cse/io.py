@@ -42,10 +42,8 @@ def lock(descriptor: int, taken: str = "", *, wait: bool = False) -> bool:
         held = lock_descriptor(descriptor, blocking=wait)
     except OSError:
         return False
-    if not held and taken:
-        raise InputError(taken)
     if not held:
-        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        raise InputError(taken) if taken else BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
     return True
 
 
@@ -393,21 +391,22 @@ def read_json(path: str | Path, shape: type[T], remedy: str = "") -> T:
 
 
 def parse_json(content: str | bytes, shape: type[T], where: object, remedy: str = "") -> T:
-    try:
-        value = json.loads(content)
-    except (ValueError, RecursionError) as error:  # invalid, not UTF-8, nested too deeply, an integer of 5,000 digits
-        raise InputError(f"{where}: is not valid JSON ({first_line(error)}){remedy}") from None
-    return checked(value, shape, where, remedy)
+    return _parsed("JSON", lambda: json.loads(content), shape, where, remedy)
 
 
 def read_toml(path: str | Path, shape: type[T], remedy: str = "") -> T:
     import tomllib
 
+    content = Path(path).read_bytes()
+    return _parsed("TOML", lambda: tomllib.loads(content.decode("utf-8-sig")), shape, path, remedy)
+
+
+def _parsed(form: str, parse: Callable[[], object], shape: type[T], where: object, remedy: str) -> T:
     try:
-        value = tomllib.loads(Path(path).read_bytes().decode("utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: is not valid TOML ({first_line(error)}){remedy}") from None
-    return checked(value, shape, path, remedy)
+        value = parse()
+    except (ValueError, RecursionError) as error:  # invalid, not UTF-8, nested too deeply, an integer of 5,000 digits
+        raise InputError(f"{where}: is not valid {form} ({first_line(error)}){remedy}") from None
+    return checked(value, shape, where, remedy)
 
 
 def checked(value: object, shape: type[T], where: object, remedy: str = "") -> T:

@@ -146,18 +146,15 @@ class Option:
         flag = flag or self.flag
         if value is None and (self.default is None or NoneType in get_args(self.hint)):
             return None
-        faults = []
-        for kind in self.kinds:
-            converted, fault = _converted(kind, value)
-            if not fault:
-                value = converted
-                break
-            faults.append(fault)
-        else:
-            if self.choices and isinstance(value, str):
-                raise unknown(flag, value, self.choices)
+        results = [_converted(kind, value) for kind in self.kinds]
+        fitting = [converted for converted, fault in results if not fault]
+        if not fitting and self.choices and isinstance(value, str):
+            raise unknown(flag, value, self.choices)
+        if not fitting:
+            faults = dict.fromkeys(fault for _, fault in results)
             text = f"{value:g}" if isinstance(value, float) and not isfinite(value) else shown(value)
-            raise InputError(f"{flag} must be {' or '.join(dict.fromkeys(faults))}, got {text}")
+            raise InputError(f"{flag} must be {' or '.join(faults)}, got {text}")
+        value = fitting[0]
         least = next((mark.min_length for mark in self.marks if isinstance(mark, MinLen)), 0)
         if len(value) < least if isinstance(value, (str, tuple)) else False:
             unit = "character" if isinstance(value, str) else "element"

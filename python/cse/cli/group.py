@@ -77,7 +77,10 @@ class LazyGroup(click.Group):
                 sys.stdout.flush()
             return value
         except BrokenPipeError:
-            _end_by_sigpipe()
+            if sys.platform != "win32":
+                signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+                os.kill(os.getpid(), signal.SIGPIPE)
+            os._exit(141)  # on Windows, or if the signal is blocked
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         lines = dict(COMMANDS)
@@ -101,13 +104,6 @@ def cli() -> None:
     cse train --loss focal --una        train an encoder        -> runs/<name>/
     cse eval runs/<name>/best --data DIR                        evaluate it on STS
     """
-
-
-def _end_by_sigpipe() -> NoReturn:
-    if sys.platform != "win32":
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGPIPE)
-    os._exit(141)  # on Windows, or if the signal is blocked
 
 
 def explained(error: click.ClickException) -> click.ClickException:

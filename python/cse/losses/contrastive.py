@@ -87,6 +87,8 @@ def contrastive_loss(
     pairs = len(layout.pairs) > 1
     if problem := incompatibility(objective=objective, logits=logits, mixed=mixed, synthetic_pairs=pairs):
         raise ValueError(problem)
+    if hard_negative_weight != 1.0 and "hard_negative" not in views:  # the weight would have no effect
+        raise ValueError("hard_negative_weight: needs a column of hard negatives")
     shape = LOGITS[logits]
     anchors = torch.cat([views[name] for name in layout.anchors])
     candidates = torch.cat([views[name] for name in layout.candidates + layout.columns])
