@@ -14,7 +14,7 @@ A marker may also name a value in a file of stored results, by the keys that lea
 
 import json
 import re
-from dataclasses import dataclass
+from collections import namedtuple
 from pathlib import Path
 from statistics import median
 
@@ -28,14 +28,8 @@ MARKED = re.compile(
 CLAIM = re.compile(r"(?<![\w.-])[+-]\d*\.\d+|(?<![\w.+-])\d\d\.\d+")
 
 
-@dataclass(frozen=True)
-class Marked:
-    """A number in prose, with its interval if it has one, and the cell that it is read from."""
-
-    numbers: list[str]
-    table: str
-    row: str
-    column: str
+# A number in prose, with its interval if it has one, and the cell that it is read from.
+Marked = namedtuple("Marked", "numbers table row column")
 
 
 def flat(text):

@@ -19,14 +19,13 @@ from cse.training.callbacks import Callback
 from cse.training.setup import prepare
 
 
-class Recorder(Callback):
-    """Keeps the arguments of each call of on_progress."""
-
-    def __init__(self):
-        self.progress = []
-
-    def on_progress(self, *seen):
-        self.progress.append(seen)
+@pytest.fixture
+def recorder():
+    """A callback that keeps the arguments of each call of on_progress in ``progress``."""
+    callback = Callback()
+    callback.progress = []
+    callback.on_progress = lambda *seen: callback.progress.append(seen)
+    return callback
 
 
 @pytest.fixture(autouse=True)
@@ -34,16 +33,17 @@ def everything_is_mapped(monkeypatch):
     monkeypatch.setattr("cse.data.cache.IN_MEMORY_BYTES", 0)
 
 
-def test_cached_rows_equal_rows_in_memory(sample, tmp_path):
-    plain = Corpus.read([str(sample)])
-    recorder = Recorder()
-    stored = Corpus.open([str(sample)], cache=str(tmp_path), progress=recorder.on_progress)
-    size = sample.stat().st_size
+def test_cached_rows_equal_rows_in_memory(sample, tmp_path, recorder):
+    path, cache = tmp_path / "corpus.txt", tmp_path / "cache"
+    path.write_bytes(sample.read_bytes() + b"a cat\n\na dog\na cat\n  \na cat\n")
+    plain = Corpus.read([str(path)])
+    stored = Corpus.open([str(path)], cache=str(cache), progress=recorder.on_progress)
+    size = path.stat().st_size
     assert recorder.progress[-1] == ("reading the corpus", size, size, "bytes")
     recorder.progress.clear()
-    left = tmp_path / ".cse-rows-0123.lock"  # as left by a process that is killed before it removes its lock
+    left = cache / ".cse-rows-0123.lock"  # as left by a process that is killed before it removes its lock
     left.touch()
-    again = Corpus.open([str(sample)], cache=str(tmp_path), progress=recorder.on_progress)
+    again = Corpus.open([str(path)], cache=str(cache), progress=recorder.on_progress)
     assert not recorder.progress
     assert not left.exists()
     assert stored.files == plain.files == again.files
@@ -51,6 +51,7 @@ def test_cached_rows_equal_rows_in_memory(sample, tmp_path):
     assert stored.take(rows) == plain.take(rows)
     assert (stored.word_counts() == plain.word_counts()).all()
     assert (stored.hashes() == plain.hashes()).all()
+    assert stored.repeats() == plain.repeats() == again.repeats() == 2
     splits = [hold_out(each, 3, wanted=True) for each in (plain, stored)]
     assert (splits[0].train == splits[1].train).all()
     assert (splits[0].held_out == splits[1].held_out).all()
@@ -111,14 +112,6 @@ def test_an_entry_that_was_not_opened_for_30_days_is_removed_when_another_is_wri
     assert "held" in [(path / "rows.txt").read_text() for path in cache.glob("rows-*")]
 
 
-def test_repeated_rows_are_counted_equally_in_memory_and_in_the_cache(tmp_path):
-    path = tmp_path / "corpus.txt"
-    path.write_text("a cat\n\na dog\na cat\n  \na cat\n", encoding="utf8")
-    assert Corpus.read([str(path)]).repeats() == 2
-    for _ in ("written", "read"):
-        assert Corpus.open([str(path)], cache=str(tmp_path / "cache")).repeats() == 2
-
-
 @pytest.mark.parametrize("name", ["rows.txt", "ends.u64", "hashes.u64", "words.u32", "meta.json"])
 def test_an_entry_with_a_changed_truncated_or_missing_file_is_written_again(sample, tmp_path, name):
     expected = Corpus.open([str(sample)], cache=str(tmp_path))
@@ -153,40 +146,37 @@ def prepared(run, stored):
 
 
 @pytest.mark.parametrize("positive", ["dropout", "crop", "spans"])
-def test_cached_token_ids_equal_those_of_the_tokenizer(mapped, positive):
-    callback, config = Recorder(), mapped.replace(positive=positive, max_length=12)
-    run = prepare(config, progress=callback.on_progress)
+def test_cached_token_ids_equal_those_of_the_tokenizer(mapped, recorder, positive):
+    config = mapped.replace(positive=positive, max_length=12)
+    run = prepare(config, progress=recorder.on_progress)
     if positive == "spans":  # anchors and positives are new texts in each epoch, so no token ids are cached
         assert run.tokens == {}
         return
-    assert callback.progress[-1] == ("token ids", 200, 200, "sentences")
-    expected = prepared(run, None)
+    assert recorder.progress[-1] == ("token ids", 200, 200, "sentences")
     (path,) = Path(mapped.cache).glob("tokens-*/ids.u16")
-    for damaged in (False, True):
-        if damaged:  # an id outside the vocabulary
-            changed = path.read_bytes()[:20] + b"\xff\xff" + path.read_bytes()[22:]
-            path.unlink()
-            path.write_bytes(changed)
-            run = prepare(config)
-        for one, other in zip(prepared(run, run.tokens), expected, strict=True):
+    ids = bytearray(path.read_bytes())
+    expected, cached = prepared(run, None), prepared(run, run.tokens)
+    path.unlink()
+    path.write_bytes(ids[:20] + b"\xff\xff" + ids[22:])  # an id outside the vocabulary: the ids are written again
+    for found in (cached, prepared(run, prepare(config).tokens)):
+        for one, other in zip(found, expected, strict=True):
             assert one.keys() == other.keys()
             for name in one:
                 assert one[name].keys() == other[name].keys()
                 assert all(torch.equal(one[name][key], other[name][key]) for key in one[name])
 
 
-def test_token_ids_are_written_once_and_only_by_runs_of_at_least_one_epoch(mapped):
-    callback = Recorder()
-    assert prepare(mapped.replace(max_steps=2), progress=callback.on_progress).tokens == {}
-    first = train(mapped, callback)
-    count = len(callback.progress)
+def test_token_ids_are_written_once_and_only_by_runs_of_at_least_one_epoch(mapped, recorder):
+    assert prepare(mapped.replace(max_steps=2), progress=recorder.on_progress).tokens == {}
+    first = train(mapped, recorder)
+    count = len(recorder.progress)
     assert count
-    assert prepare(mapped.replace(max_steps=2), progress=callback.on_progress).tokens  # from the cache
-    second = train(mapped, callback)
-    assert len(callback.progress) == count
+    assert prepare(mapped.replace(max_steps=2), progress=recorder.on_progress).tokens  # from the cache
+    second = train(mapped, recorder)
+    assert len(recorder.progress) == count
     assert first.after == second.after
-    prepare(mapped.replace(max_length=9), progress=callback.on_progress)
-    assert len(callback.progress) > count
+    prepare(mapped.replace(max_length=9), progress=recorder.on_progress)
+    assert len(recorder.progress) > count
 
 
 def test_token_ids_of_labelled_columns_are_cached(mapped, tmp_path):

@@ -3,13 +3,11 @@
 import errno
 import json
 import os
-from functools import partial
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from click.testing import CliRunner
 from safetensors.numpy import load_file
 from scipy.optimize import minimize
 from scipy.special import log_softmax
@@ -17,9 +15,8 @@ from scipy.stats import rankdata, spearmanr
 from sklearn.model_selection import StratifiedKFold
 
 from cse import Encoder, InputError, TrainConfig, evaluate, train
-from cse.cli import cli
 from cse.encoder.passages import Cutter
-from cse.evaluation.base import Pairs, embed, read_pairs
+from cse.evaluation.base import Pairs, read_pairs
 from cse.evaluation.geometry import nearest_others
 from cse.evaluation.retrieval import METRICS, Retrieval, RetrievalOptions, rank_documents, reciprocal_rank
 from cse.evaluation.sts import SEVEN, clean_development, pair_cosines, pair_key, score_vectors
@@ -31,13 +28,12 @@ from test_retrieval import command, write
 
 
 class Table:
-    """An encoder that returns given vectors, and records the texts that it encodes."""
+    """An encoder that returns given vectors."""
 
     def __init__(self, vectors):
-        self.vectors, self.encoded = vectors, []
+        self.vectors = vectors
 
-    def encode(self, texts, *, batch_size=64, progress=None):
-        self.encoded += list(texts)
+    def encode(self, texts, **_):
         return np.array([self.vectors[text] for text in texts], dtype=np.float32)
 
 
@@ -155,10 +151,6 @@ def test_the_transfer_suite_scores_its_tasks_and_names_incomplete_files(tiny_ber
         scored()
 
 
-NAMES = {"ndcg@10": "ndcg_cut.10", "ndcg@100": "ndcg_cut.100", "map@100": "map_cut.100"}
-NAMES |= {"recall@10": "recall.10", "recall@100": "recall.100"}
-
-
 def test_retrieval_metrics_equal_those_of_trec_eval():
     pytrec_eval = pytest.importorskip("pytrec_eval")
     generator = np.random.default_rng(0)
@@ -169,21 +161,22 @@ def test_retrieval_metrics_equal_those_of_trec_eval():
         judgements[query] = {d: int(generator.integers(-1, 4)) for d in judged} | {documents[0]: 2}
         runs[query] = documents[:150]
     run = {query: {d: float(len(ranking) - i) for i, d in enumerate(ranking)} for query, ranking in runs.items()}
-    measured = pytrec_eval.RelevanceEvaluator(judgements, set(NAMES.values()) | {"recip_rank"}).evaluate(run)
+    kinds = {"ndcg": "ndcg_cut", "map": "map_cut", "recall": "recall"}
+    names = {name: (kinds[name.split("@")[0]], name.split("@")[1]) for name in METRICS if name != "mrr@10"}
+    measures = {".".join(name) for name in names.values()} | {"recip_rank"}
+    measured = pytrec_eval.RelevanceEvaluator(judgements, measures).evaluate(run)
     for query, ranking in runs.items():
         theirs = measured[query]
-        for ours, name in NAMES.items():
-            assert METRICS[ours](ranking, judgements[query]) == pytest.approx(theirs[name.replace(".", "_")])
+        for ours, name in names.items():
+            assert METRICS[ours](ranking, judgements[query]) == pytest.approx(theirs["_".join(name)])
         first = theirs["recip_rank"] if theirs["recip_rank"] >= 0.1 else 0.0  # recip_rank has no cutoff
         assert reciprocal_rank(ranking, judgements[query]) == pytest.approx(first)
 
 
-def write_collection(folder, kind):
+def write_collection(folder):
     documents = {"d1": "one", "d2": "two", "d3": "three", "d4": "four"}
     queries = {"q1": "first", "q2": "second", "q3": "unjudged"}
     judged = {"q1": {"d1": 2, "d2": 1}, "q2": {"d3": 1, "gone": 1}, "q3": {"d1": 0}}
-    if kind == "beir":
-        return write(folder, [(name, "", text) for name, text in documents.items()], queries, judged)
     folder.mkdir()
     (folder / "corpus.tsv").write_text("".join(f"{i}\t{t}\n" for i, t in documents.items()), encoding="utf8")
     (folder / "queries.tsv").write_text("".join(f"{i}\t{t}\n" for i, t in queries.items()), encoding="utf8")
@@ -192,10 +185,9 @@ def write_collection(folder, kind):
     return folder
 
 
-@pytest.mark.parametrize("kind", ["beir", "trec"])
-def test_scores_of_a_small_collection_equal_those_computed_by_hand(tmp_path, kind, monkeypatch):
+def test_scores_of_a_small_collection_equal_those_computed_by_hand(tmp_path, monkeypatch):
     monkeypatch.setattr("cse.evaluation.retrieval.BLOCK", 3)
-    folder = write_collection(tmp_path / kind, kind)
+    folder = write_collection(tmp_path / "c")
     angle = {"one": 10, "two": 40, "three": 80, "four": 120, "first": 0, "second": 100, "unjudged": 0}
     vectors = {text: [np.cos(np.radians(a)), np.sin(np.radians(a))] for text, a in angle.items()}
     report = Retrieval(RetrievalOptions(), str(folder))(Table(vectors))
@@ -253,7 +245,7 @@ def test_the_score_of_a_document_is_the_score_of_its_best_passage(tmp_path, tiny
     ],
 )
 def test_errors_name_the_fault_of_a_collection(tmp_path, name, content, message):
-    folder = write_collection(tmp_path / "c", "trec")
+    folder = write_collection(tmp_path / "c")
     (folder / name).unlink() if content is None else (folder / name).write_text(content, encoding="utf8")
     with pytest.raises(InputError, match=message):
         Retrieval(RetrievalOptions(), str(folder))
@@ -304,15 +296,14 @@ def test_vectors_are_the_same_in_every_output_format(cse, tiny_bert, sample_rows
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", output.name]
 
 
-add_record = Journal.add
-
-
 @pytest.fixture
-def encode_here(monkeypatch):
-    """A function that runs cse encode in this process, and interrupts it after ``stop`` blocks of 20 texts."""
+def encode_here(monkeypatch, tiny_bert, tmp_path):
+    """A function that encodes 60 rows to v.npy in this process, and is interrupted after ``stop`` blocks of 20 rows."""
+    add_record, lines = Journal.add, ["left,right", *(f"a cat {i},the dog {i}" for i in range(60))]
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf8")
     monkeypatch.setattr("cse.encoder.vector_files.BLOCK", 20)
 
-    def encoded(*arguments, stop=None):
+    def encoded(*flags, column="right", stop=None):
         blocks = []
 
         def add(journal, record):
@@ -322,23 +313,21 @@ def encode_here(monkeypatch):
                 blocks.append(1)
             add_record(journal, record)
 
-        monkeypatch.setattr("cse.io.Journal.add", add)
-        arguments = ["encode", *arguments, "--pooler", "avg", "--json"]
-        return CliRunner().invoke(cli, [str(each) for each in arguments])
+        monkeypatch.setattr(Journal, "add", add)
+        flags = ["--column", column, "--pooler", "avg", "--json", *flags]
+        return command("encode", tiny_bert, tmp_path / "t.csv", "-o", tmp_path / "v.npy", *flags)
 
     return encoded
 
 
-def test_changed_pieces_of_an_interrupted_encoding_are_encoded_again(tiny_bert, tmp_path, encode_here):
+def test_changed_pieces_of_an_interrupted_encoding_are_encoded_again(tmp_path, encode_here):
     """A byte of each part of both files is changed, and the files are truncated; the vectors must stay the same."""
-    (tmp_path / "in.txt").write_text("".join(f"a cat {i}\n" for i in range(60)), encoding="utf8")
     output = tmp_path / "v.npy"
-    encoded = partial(encode_here, tiny_bert, tmp_path / "in.txt", "-o", output)
-    encoded()
+    encode_here()
     expected = output.read_bytes()
     output.unlink()
     files = [tmp_path / "v.npy.part", tmp_path / "v.npy.part.json"]
-    encoded(stop=2)
+    encode_here(stop=2)
     before = [path.read_bytes() for path in files]
     assert before[1].count(b"\n") == 3
 
@@ -351,9 +340,9 @@ def test_changed_pieces_of_an_interrupted_encoding_are_encoded_again(tiny_bert, 
         for other in damaged(content):
             for each, stored in zip(files, before, strict=True):
                 each.write_bytes(other if each == path else stored)
-            assert encoded().exit_code == 0
+            assert encode_here().exit_code == 0
             assert output.read_bytes() == expected
-            assert sorted(each.name for each in tmp_path.iterdir()) == ["in.txt", "v.npy"]
+            assert sorted(each.name for each in tmp_path.iterdir()) == ["t.csv", "v.npy"]
             output.unlink()
 
 
@@ -372,15 +361,11 @@ def test_the_precision_option_is_applied_and_reported(tiny_bert, processor, scor
     assert "--precision: 'fp16' is unknown" in str(command(*compared, "--precision", "fp16").exception)
 
 
-def test_resumed_encoding_keeps_the_precision_of_its_first_rows(tiny_bert, tmp_path, encode_here, processor):
-    (tmp_path / "in.txt").write_text("".join(f"a cat {i}\n" for i in range(60)), encoding="utf8")
+def test_resumed_encoding_keeps_the_precision_of_its_first_rows(tmp_path, encode_here, processor):
     output = tmp_path / "v.npy"
 
-    def encoded(precision, stop=None):
-        return encode_here(tiny_bert, tmp_path / "in.txt", "-o", output, "--precision", precision, stop=stop)
-
     def made(precision):
-        done = encoded(precision)
+        done = encode_here("--precision", precision)
         return json.loads(done.stdout), done.stderr, np.load(output)
 
     vectors = {}
@@ -392,15 +377,14 @@ def test_resumed_encoding_keeps_the_precision_of_its_first_rows(tiny_bert, tmp_p
     np.testing.assert_allclose(vectors["bf16"], vectors["fp32"], atol=0.05)
     for begun, speedup in (("fp32", 2.0), ("bf16", 0.5)):
         processor(("AVX512-BF16",), speedup)
-        encoded(begun, stop=1)
+        encode_here("--precision", begun, stop=1)
         other = "bf16" if begun == "fp32" else "fp32"
-        refused = encoded(other)
-        assert isinstance(refused.exception, InputError)
-        assert f"were encoded in {begun}; continue with --precision {begun}, or remove" in str(refused.exception)
+        message = str(encode_here("--precision", other).exception)
+        assert f"were encoded in {begun}; continue with --precision {begun}, or remove" in message
         summary, _, found = made("auto")
         assert (summary["resumed"], summary["precision"]) == (20, begun)
         assert np.array_equal(found, vectors[begun])
-        encoded(begun, stop=1)
+        encode_here("--precision", begun, stop=1)
         output.with_name("v.npy.part").unlink()
         assert made(other)[0]["resumed"] == 0
 
@@ -473,36 +457,22 @@ def test_hard_pairs_have_low_scores_and_high_cosines(tiny_bert, scored_pairs):
     assert "--hard has no effect without --suite sts" in str(command(*flags, "2", "--suite", "geometry").exception)
 
 
-def test_a_text_that_occurs_several_times_in_the_columns_is_encoded_once():
-    encoder = Table({"a": [1.0], "b": [2.0], "c": [3.0]})
-    first, second = embed(encoder, [["a", "b", "a"], ["c", "b"]])
-    assert (first.ravel().tolist(), second.ravel().tolist()) == ([1, 2, 1], [3, 2])
-    assert encoder.encoded == ["a", "b", "c"]
-
-
-def test_encoding_resumes_only_with_the_same_column_and_an_existing_part_file(
-    tiny_bert, tmp_path, monkeypatch, encode_here
-):
-    lines = ["left,right", *(f"a cat {i},the dog {i}" for i in range(60))]
-    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf8")
+def test_encoding_resumes_only_with_the_same_column_and_an_existing_part_file(tmp_path, monkeypatch, encode_here):
     output, part = tmp_path / "v.npy", tmp_path / "v.npy.part"
 
-    def encoded(column, stop=None):
-        return encode_here(tiny_bert, tmp_path / "t.csv", "--column", column, "-o", output, stop=stop)
-
     def resumed():
-        return json.loads(encoded("right").stdout)["resumed"]
+        return json.loads(encode_here().stdout)["resumed"]
 
     assert resumed() == 0
     expected = np.load(output)
-    encoded("left", stop=2)
+    encode_here(column="left", stop=2)
     assert len((tmp_path / "v.npy.part.json").read_text().splitlines()) == 3  # the key and two blocks
     assert resumed() == 0
     assert (np.load(output) == expected).all()
-    encoded("right", stop=1)
+    encode_here(stop=1)
     part.unlink()
     assert resumed() == 0
-    encoded("right", stop=1)
+    encode_here(stop=1)
     assert resumed() == 20
     assert (np.load(output) == expected).all()
 
@@ -510,7 +480,7 @@ def test_encoding_resumes_only_with_the_same_column_and_an_existing_part_file(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
-    assert "No space left" in str(encoded("right").exception)
+    assert "No space left" in str(encode_here().exception)
     assert not part.exists()
 
 

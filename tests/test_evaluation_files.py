@@ -2,14 +2,19 @@
 
 import gzip
 import json
+import sys
+from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cse import InputError
-from cse.evaluation.base import Adapted, read_pairs
-from cse.evaluation.retrieval import Retrieval, RetrievalOptions, rank_documents, read_judgements, read_texts
+from cse import Encoder, InputError
+from cse.encoder.base import unit
+from cse.evaluation.base import read_pairs
+from cse.evaluation.retrieval import Retrieval, RetrievalOptions, read_judgements, read_texts
 from cse.evaluation.sts import find_tasks, load_tasks
+from test_retrieval import write
 
 
 def corpus(folder, *lines, name="corpus.jsonl"):
@@ -112,15 +117,6 @@ def test_compressed_files_are_read_and_other_formats_are_named(tmp_path):
             read_pairs(tmp_path / name)
 
 
-def test_embeddings_of_nan_are_not_ranked():
-    class Broken:
-        def encode(self, texts, **_):
-            return np.full((len(texts), 3), np.nan, dtype=np.float32)
-
-    with pytest.raises(InputError, match="encoder: the embedding of 'query' holds NaN or infinity"):
-        rank_documents(Adapted(Broken()), {"q": "query"}, {"a": "text"})
-
-
 def test_a_text_or_title_of_null_is_missing(tmp_path):
     lines = ['{"_id": 7, "title": null, "text": "a b"}', '{"_id": "8", "title": "t", "text": null}']
     assert read_texts(corpus(tmp_path, *lines), "corpus") == {"7": "a b", "8": "t"}
@@ -132,3 +128,48 @@ def test_scores_that_are_integers_or_have_further_columns_are_read(tmp_path):
     assert read_pairs(path).gold.tolist() == [n % 6 for n in range(20)]
     path.write_text("score\tsentence1\tsentence2\n" + "".join(f"{n}\tone\ttwo\n" for n in range(20)))
     assert read_pairs(path).gold.tolist() == list(range(20))
+
+
+@pytest.fixture
+def benches(monkeypatch):
+    """Makes the programs in benches/ importable."""
+    folder = Path(__file__).resolve().parents[1] / "benches"
+    if not folder.is_dir():
+        pytest.skip("there is no benches/ folder")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.syspath_prepend(folder / "domain")
+
+
+def test_converted_collections_can_be_read_by_the_retrieval_evaluation(tmp_path, benches, monkeypatch):
+    (tmp_path / "MED.ALL").write_text(".I 1\n.W\na blood\n  cell .\n.I 2\n.W\nlungs\n")
+    (tmp_path / "MED.QRY").write_text(".I 1\n.W\n cells\n.I 2\n.W\nnothing\n")
+    (tmp_path / "MED.REL").write_text("1 0 2 1\n1 0 1 1\n")
+    articles = "".join(f"*TEXT {n + 17:03d} 01/04/63 PAGE 020\n\nARTICLE\n\nNUMBER {n} .\n" for n in range(423))
+    (tmp_path / "TIME.ALL").write_text(articles + "*STOP\n")
+    (tmp_path / "TIME.QUE").write_text("*FIND    1\n\n FIRST\n\n*FIND    2\n\n SECOND\n*STOP\n")
+    (tmp_path / "TIME.REL").write_text("1  3 425\n\n2\n")
+    monkeypatch.setattr(sys, "argv", ["convert_collections.py", str(tmp_path), str(tmp_path / "out")])
+    import_module("convert_collections").main()
+    read = Retrieval(RetrievalOptions(), str(tmp_path / "out" / "medline"))
+    assert read.documents == {"1": "a blood cell .", "2": "lungs"}
+    assert read.queries == {"1": "cells"}
+    assert read.judgements == {"1": {"1": 1, "2": 1}}
+    read = Retrieval(RetrievalOptions(), str(tmp_path / "out" / "time"))
+    assert len(read.documents) == 423
+    assert read.documents["371"] == "ARTICLE NUMBER 370 ."
+    assert read.documents["425"] == "ARTICLE NUMBER 422 ."
+    assert read.judgements == {"1": {"3": 1, "425": 1}}
+
+
+def test_scores_equal_those_of_the_retrieval_evaluation(tmp_path, benches, sample_rows, tiny_bert):
+    pytest.importorskip("bm25s")
+    domain_scores = import_module("domain_scores")
+    documents = [(f"d{n}", "", row) for n, row in enumerate(sample_rows[:120])]
+    queries = {f"q{n}": sample_rows[n] for n in (3, 9)}
+    folder = write(tmp_path / "toy", documents, queries, {"q3": {"d3": 1}, "q9": {"d10": 1}})
+    collection, encoder = domain_scores.Collection(folder), Encoder(tiny_bert, pooler="avg", device="cpu")
+    queries, documents = (unit(encoder.encode(texts)) for texts in (collection.queries, collection.documents))
+    figures = domain_scores.judged(collection, queries @ documents.T)
+    row = Retrieval(RetrievalOptions(), str(folder))(encoder).rows[0]
+    assert np.mean(figures["ndcg"]) == pytest.approx(row["ndcg@10"], abs=1e-3)
+    assert np.mean(figures["recall"]) == pytest.approx(row["recall@100"], abs=1e-3)

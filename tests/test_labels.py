@@ -6,13 +6,12 @@ import math
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from cse import Encoder, InputError, SearchIndex
-from cse.cli import cli
 from cse.evaluation.labels import COLUMNS, outcome, pool, read_judgements
 from cse.evaluation.significance import power, queries_needed
 from random_texts import some_texts, write_vectors
+from test_retrieval import command, write
 
 TEXTS = [f"d{row}" for row in range(30)]
 
@@ -106,17 +105,13 @@ def place(tmp_path):
     return tmp_path
 
 
-def relevant(query, text):
-    return int(len(set(query.split()) & set(text.split())) > 1)
-
-
-def judge(path, mark=relevant, end=None):
-    """Fills in the last column of a file as a person would; returns its rows."""
+def judge(path, end=None):
+    """Fills in the last column of a file as a person would: relevant texts share two words with the query."""
     with open(path, newline="", encoding="utf8") as file:
         header, *rows = csv.reader(file)
     assert tuple(header) == COLUMNS
     for row in rows[:end]:
-        row[2] = mark(*row[:2])
+        row[2] = int(len(set(row[0].split()) & set(row[1].split())) > 1)
     with open(path, "w", newline="", encoding="utf8") as file:
         csv.writer(file).writerows([header, *rows])
     return rows
@@ -141,13 +136,8 @@ def test_the_pool_holds_what_either_encoder_finds_and_the_verdict_is_that_of_cse
     assert len(rows) == len(expected)
     found = written(cse, place, *COMMAND, "--judged", "pool.csv")
     # The same judgements as a data set.
-    (place / "data" / "qrels").mkdir(parents=True)
-    texts = {"corpus": distinct, "queries": ASKED}
-    for name, lines in texts.items():
-        content = "".join(json.dumps({"_id": text, "text": text}) + "\n" for text in lines)
-        (place / "data" / f"{name}.jsonl").write_text(content, encoding="utf8")
-    judged = "".join(f"{query}\t{text}\t{mark}\n" for query, text, mark in rows)
-    (place / "data" / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + judged, encoding="utf8")
+    judged = {query: {text: mark for asked, text, mark in rows if asked == query} for query in ASKED}
+    write(place / "data", [(text, "", text) for text in distinct], {query: query for query in ASKED}, judged)
     (side,) = written(cse, place, *COMMAND[:3], "--suite", "retrieval", "--data", "data")["comparisons"]
     (record,) = side["tasks"]
     for name in ("a", "b", "mean", "low", "high", "p"):
@@ -200,7 +190,6 @@ def test_judgements_may_have_other_white_space_and_empty_marks_and_need_valid_va
         ((*COMMAND[:4], "--queries", "blank.csv", "--pool", "p.csv"), "blank.csv: is a table"),
         ((*COMMAND, "--pool", "p.txt"), "--pool p.txt: the name must end in .csv or .jsonl"),
         ((*COMMAND, "--judged", "corpus.txt"), "none of the files is a table"),
-        ((*COMMAND, "--judged", "bad.csv"), "bad.csv: row 1: relevant must be 0, 1"),
         ((*COMMAND, "--pool", "p.csv", "--data", "x"), "--pool cannot be combined with --data"),
         (COMMAND, "--queries has no effect without --pool or --judged"),
         (COMMAND[:3], "cse compare needs data"),
@@ -208,9 +197,8 @@ def test_judgements_may_have_other_white_space_and_empty_marks_and_need_valid_va
 )
 def test_arguments_that_do_not_fit_are_refused(place, monkeypatch, arguments, phrase):
     (place / "blank.txt").write_text("\n \n")
-    (place / "bad.csv").write_text("query,text,relevant\nq,a dog,yes\n", encoding="utf8")
     monkeypatch.chdir(place)
-    done = CliRunner().invoke(cli, arguments)
+    done = command(*arguments)
     assert isinstance(done.exception, (InputError, OSError, SystemExit))
     assert phrase in f"{done.exception} {done.stderr}"
     assert not (place / "p.csv").exists()

@@ -26,20 +26,9 @@ RIGHT = ["a cat on a mat", "the park was closed", "ice and snow", "the mat of th
 SCORES = [4.0, 2.0, 3.5, 0.5, 5.0]
 ABOUT = {
     "description": "Pairs of a test.",
-    "reference": None,
     "dataset": {"path": "none", "revision": "none"},
-    "category": "t2t",
-    "eval_splits": ["test"],
     "eval_langs": ["eng-Latn"],
     "date": ("2024-01-01", "2024-01-01"),
-    "dialect": [],
-    "domains": ["Written"],
-    "task_subtypes": [],
-    "license": "cc-by-4.0",
-    "annotations_creators": "derived",
-    "modalities": ["text"],
-    "sample_creation": "found",
-    "bibtex_citation": "",
 }
 
 
@@ -53,37 +42,29 @@ def saved(tmp_path_factory, tiny_bert, short_corpus):
     return train(config).folder / "best"
 
 
-def local_sts():
-    from mteb.abstasks.sts import AbsTaskSTS
-    from mteb.abstasks.task_metadata import TaskMetadata
+def local(kind, metric, data):
+    """A task of mteb with the given data."""
 
-    class LocalSTS(AbsTaskSTS):
-        metadata = TaskMetadata(type="STS", name="LocalSTS", main_score="cosine_spearman", **ABOUT)
+    class Local(getattr(mteb.abstasks, f"AbsTask{kind}")):
+        metadata = mteb.TaskMetadata(type=kind, name=f"Local{kind}", main_score=metric, **ABOUT)
         min_score, max_score = 0, 5
 
         def load_data(self, **_):
-            rows = {"sentence1": LEFT, "sentence2": RIGHT, "score": SCORES}
-            self.dataset = DatasetDict({"test": Dataset.from_dict(rows)})
-            self.data_loaded = True
+            self.dataset, self.data_loaded = data, True
 
-    return LocalSTS()
+    return Local()
+
+
+def local_sts():
+    rows = {"sentence1": LEFT, "sentence2": RIGHT, "score": SCORES}
+    return local("STS", "cosine_spearman", DatasetDict({"test": Dataset.from_dict(rows)}))
 
 
 def local_retrieval(texts, queries, relevant):
-    from mteb.abstasks.retrieval import AbsTaskRetrieval
-    from mteb.abstasks.task_metadata import TaskMetadata
-
-    class LocalRetrieval(AbsTaskRetrieval):
-        metadata = TaskMetadata(type="Retrieval", name="LocalRetrieval", main_score="mrr_at_10", **ABOUT)
-
-        def load_data(self, **_):
-            corpus = [{"id": key, "text": text, "title": ""} for key, text in texts.items()]
-            asked = [{"id": key, "text": text} for key, text in queries.items()]
-            data = {"corpus": Dataset.from_list(corpus), "queries": Dataset.from_list(asked)}
-            self.dataset = {"default": {"test": {**data, "relevant_docs": relevant, "top_ranked": None}}}
-            self.data_loaded = True
-
-    return LocalRetrieval()
+    corpus = Dataset.from_list([{"id": key, "text": text, "title": ""} for key, text in texts.items()])
+    asked = Dataset.from_list([{"id": key, "text": text} for key, text in queries.items()])
+    data = {"corpus": corpus, "queries": asked, "relevant_docs": relevant, "top_ranked": None}
+    return local("Retrieval", "mrr_at_10", {"default": {"test": data}})
 
 
 def scores_under_mteb(model, task):
@@ -110,17 +91,12 @@ def test_sts_scores_in_cse_equal_those_in_mteb(saved):
     assert scores_under_mteb(encoder, local_sts())["cosine_spearman"] == pytest.approx(found, abs=1e-6)
 
 
-def named(name, folder):
-    """A collection in BEIR's layout as a task of mteb."""
-    suite = open_suites(["retrieval"], str(folder))["retrieval"]
-    task = local_retrieval(suite.documents, suite.queries, suite.judgements)
-    task.metadata = task.metadata.model_copy(update={"name": name, "main_score": "ndcg_at_10"})
-    return task
-
-
 def test_eval_runs_tasks_of_mteb_by_name(saved, tmp_path, monkeypatch):
     retrieval_folder(tmp_path / "set")
-    tasks = {"Found": named("Found", tmp_path / "set"), "LocalSTS": local_sts()}
+    suite = open_suites(["retrieval"], str(tmp_path / "set"))["retrieval"]
+    found = local_retrieval(suite.documents, suite.queries, suite.judgements)
+    found.metadata = found.metadata.model_copy(update={"name": "Found", "main_score": "ndcg_at_10"})
+    tasks = {"Found": found, "LocalSTS": local_sts()}
     monkeypatch.setattr(mteb, "get_task", tasks.__getitem__)
     both = ["--mteb", "Found", "--mteb", "LocalSTS"]
     done = CliRunner().invoke(cli, ["eval", str(saved), *both, "--device", "cpu", "--json"])

@@ -114,10 +114,3 @@ def test_a_data_set_of_the_hub_is_read(cse, tmp_path, name):
     done = cse("build-tfidf", "hf://datasets/me/wiki", cwd=tmp_path, env=env)
     server.shutdown()
     assert "name the files in it, like 'hf://datasets/me/wiki/*.txt'" in done.stderr
-
-
-def test_arrow_files_and_folders_of_data_sets_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"is an Arrow file, which is not read; write it as Parquet"):
-        readers.resolve(tmp_path / "data.arrow", "text")
-    with pytest.raises(InputError, match=r"is a folder; name the files in it, like '.*/\*.txt'"):
-        readers.expand(tmp_path)

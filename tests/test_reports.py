@@ -4,7 +4,6 @@ import itertools
 import json
 import re
 import shutil
-import subprocess
 from base64 import b64decode
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -18,29 +17,19 @@ from conftest import config_of_eight_steps
 from cse import InputError, TfidfIndex, train
 from cse.evaluation.geometry import unit
 from cse.losses.base import focal
-from cse.reports.curves import (
-    Material,
-    alignment_panels,
-    cosine_panels,
-    focal_panels,
-    models_panel,
-    pair_panels,
-    score_panels,
-    thinned,
-    training_panels,
-)
+from cse.reports import curves
 from cse.reports.held_out import compare_models
 from cse.reports.page import report_page
 from cse.reports.runs import differing, find_runs, read_run
 from cse.reports.style import figure, require_extra, styled
+from test_cli import run_and_list_imports
 from test_retrieval import command
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "col", "wbr", "area", "base", "embed", "source", "track"}
 
 
-def hostile(row):
-    """Returns a sentence that breaks HTML, plots and shell commands if it is not escaped."""
-    return f"</style><script>alert('{len(row)}')</script> costs $5_{{{len(row)}}}$ & \"{row}\" <img src=http://x.test/>"
+# A sentence that breaks HTML, plots and shell commands if it is not escaped.
+HOSTILE = """</style><script>alert('{0}')</script> costs $5_{{{0}}}$ & "{1}" <img src=http://x.test/>\n"""
 
 
 @pytest.fixture(scope="module")
@@ -51,54 +40,48 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def corpus(folder, sample_rows):
     path = folder / "corpus.txt"
-    path.write_text("".join(hostile(row) + "\n" for row in sample_rows[:600]), encoding="utf8")
+    path.write_text("".join(HOSTILE.format(len(row), row) for row in sample_rows[:600]), encoding="utf8")
     TfidfIndex.build(path).save(folder / "tfidf")
     return path
 
 
-def trained(folder, corpus, model, **values):
-    """Trains a model and returns the run folder; restores PyTorch's number of threads, which training changes."""
+@pytest.fixture(scope="module")
+def trained(folder, corpus, tiny_bert):
+    """A function that trains a model and returns the run folder; PyTorch's number of threads is restored."""
     threads = torch.get_num_threads()
-    values = {"max_steps": 6, "eval_every": 2, "log_every": 3, **values}
-    try:
-        return train(config_of_eight_steps(corpus, model, folder / "runs", **values)).folder
-    finally:
-        torch.set_num_threads(threads)
+    both = {"eval_every": 2, "log_every": 3, "output": folder / "runs"}
+    yield lambda **values: train(config_of_eight_steps(corpus, tiny_bert, **both, **values)).folder
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
-def run(folder, corpus, tiny_bert):
+def run(trained):
     # Mean pooling, because with random weights all [CLS] vectors are nearly equal, so ranks would be noise.
     values = {"name": "focal", "loss": "focal", "una": {"every": 1}, "negatives": ("una",), "pooler": "avg"}
-    return trained(folder, corpus, tiny_bert, **values)
+    return trained(max_steps=6, **values)
 
 
 @pytest.fixture(scope="module")
-def dev_run(folder, corpus, tiny_bert, sample_rows):
+def dev_run(trained, folder, sample_rows):
     """A run with a development set, whose name begins with _: by default, matplotlib hides such labels."""
     both = zip(sample_rows[700:760], sample_rows[760:820], strict=True)
     lines = [f"{number % 6}\t{one}\t{two}\n" for number, (one, two) in enumerate(both)]
     (folder / "dev.tsv").write_text("".join(lines), encoding="utf8")
-    return trained(folder, corpus, tiny_bert, name="_dev", loss="mixed", dev=(folder / "dev.tsv",), max_steps=4)
+    return trained(name="_dev", loss="mixed", dev=(folder / "dev.tsv",), max_steps=4)
 
 
 @pytest.fixture(scope="module")
 def material(run):
-    return Material(read_run(run), device="cpu")
+    return curves.Material(read_run(run), device="cpu")
 
 
 @pytest.fixture(scope="module")
 def dev_material(dev_run):
-    return Material(read_run(dev_run), device="cpu")
-
-
-@pytest.fixture(scope="module")
-def page(material):
-    return report_page(material)
+    return curves.Material(read_run(dev_run), device="cpu")
 
 
 def page_of(folder):
-    return report_page(Material(read_run(folder), encode=False))
+    return report_page(curves.Material(read_run(folder), encode=False))
 
 
 def records_of(folder):
@@ -197,7 +180,8 @@ def test_the_page_is_well_formed_and_loads_no_other_file(which, request):
     assert "prefers-color-scheme: dark" in styles
 
 
-def test_the_page_shows_texts_unchanged_what_was_trained_and_how_to_load_it(page, run):
+def test_the_page_shows_texts_unchanged_what_was_trained_and_how_to_load_it(material, run):
+    page = report_page(material)
     parsed = Parsed(page.html)
     text = "".join(parsed.text)
     marked = []
@@ -237,8 +221,8 @@ def test_no_cell_is_empty_and_no_picture_shows_a_constant(run, tmp_path):
     html = page_of(copy).html
     assert all(content.strip() for _, content in re.findall(r"<(td|th|dd|dt)[^>]*>(.*?)</\1>", html, re.DOTALL))
     titles = [attributes["alt"] for tag, attributes in Parsed(html).elements if tag == "img"]
-    curves = ["Loss", "Cosines during training", "Alignment and uniformity"]
-    assert titles == [*curves, "Focal re-scaling", "Weights of negatives"]
+    drawn = ["Loss", "Cosines during training", "Alignment and uniformity"]
+    assert titles == [*drawn, "Focal re-scaling", "Weights of negatives"]
     write_log(copy, records[:2])
     left_out = page_of(copy).left_out
     assert set(left_out) == {"training", "cosines", "alignment", "pairs"}
@@ -283,7 +267,7 @@ def test_histograms_count_each_pair_in_the_right_group(material, dev_material):
     gold = np.arange(60) % 6  # scores 0 to 5, whose thirds are 0-1, 2-3 and 4-5
     thirds = [len(before) for before, _ in dev_material.compared.cosines().values()]
     assert thirds == [int((gold >= 4).sum()), int(((gold == 2) | (gold == 3)).sum()), int((gold <= 1).sum())]
-    before, after, spectrum = (drawn_axes(panel) for panel in pair_panels(material.compared))
+    before, after, spectrum = (drawn_axes(panel) for panel in curves.pair_panels(material.compared))
     assert before.get_xlim() == after.get_xlim()
     assert before.get_ylim() == after.get_ylim()
     for line, side in zip(spectrum.lines, (material.compared.before, vectors), strict=True):
@@ -299,9 +283,9 @@ def test_curves_show_the_values_of_the_log(run):
     def points(line):
         return [each.tolist() for each in line.get_data()]
 
-    lines = {line.get_label(): line for line in drawn_axes(cosine_panels(stored)[0]).lines}
+    lines = {line.get_label(): line for line in drawn_axes(curves.cosine_panels(stored)[0]).lines}
     assert set(lines) == {"positives", "in-batch negatives", "synthetic negatives"}
-    losses, rate = (drawn_axes(panel).lines[0] for panel in training_panels(stored))
+    losses, rate = (drawn_axes(panel).lines[0] for panel in curves.training_panels(stored))
     for line, name in (
         (lines["positives"], "cos_pos"),
         (lines["synthetic negatives"], "cos_syn"),
@@ -309,9 +293,9 @@ def test_curves_show_the_values_of_the_log(run):
         (rate, "lr"),
     ):
         assert points(line) == [[1, 2, 3, 4, 5, 6], [record[name] for record in steps]]
-    score = drawn_axes(score_panels(stored)[0]).lines[0]
+    score = drawn_axes(curves.score_panels(stored)[0]).lines[0]
     assert points(score) == [[0, 2, 4, 6], [record["mrr"] for record in evaluations]]
-    path = drawn_axes(alignment_panels(stored)[0])
+    path = drawn_axes(curves.alignment_panels(stored)[0])
     places = [(record["uniformity"], record["alignment"]) for record in evaluations]
     assert list(zip(*points(path.lines[0]), strict=True)) == places
     arrows = [(each.xyann, each.xy) for each in path.texts]
@@ -321,7 +305,7 @@ def test_curves_show_the_values_of_the_log(run):
 def test_several_models_are_coloured_by_their_sts_scores(dev_run):
     first = read_run(dev_run)
     other = replace(first, result={**first.result, "best": {**first.result["best"], "spearman": 12.5}})
-    panel = models_panel([first, other])
+    panel = curves.models_panel([first, other])
     points = drawn_axes(panel).collections[0]
     best = [each.best for each in (first, other)]
     assert points.get_array().tolist() == [record["spearman"] for record in best]
@@ -330,23 +314,25 @@ def test_several_models_are_coloured_by_their_sts_scores(dev_run):
 
 def test_long_curves_are_averaged_over_blocks_of_steps():
     steps, values = np.arange(1.0, 1004.0), np.random.default_rng(0).random(1003)
-    x, y, size = thinned(steps, values, points=100)
+    x, y, size = curves.thinned(steps, values, points=100)
     assert size == 11
     assert len(x) == 92
     for number in range(92):
         part = slice(number * 11, number * 11 + 11)
         assert x[number] == pytest.approx(steps[part].mean())
         assert y[number] == pytest.approx(values[part].mean())
-    assert thinned(steps[:100], values[:100], points=100)[2] == 1
+    assert curves.thinned(steps[:100], values[:100], points=100)[2] == 1
 
 
 def test_focal_curves_equal_the_formula_and_weights_are_derivatives_of_the_loss(run):
     stored = read_run(run)
     tau = stored.settings["temperature"]
-    curves, weights = ({line.get_label(): line for line in drawn_axes(each).lines} for each in focal_panels(stored))
+    shown, weights = (
+        {line.get_label(): line for line in drawn_axes(each).lines} for each in curves.focal_panels(stored)
+    )
     for label, margin in (("positives (m = 0)", 0.0), ("m = 0.1", 0.1), ("m = 0.3, this run", 0.3)):
-        s = curves[label].get_xdata()
-        assert curves[label].get_ydata() == pytest.approx(s * (s + margin))
+        s = shown[label].get_xdata()
+        assert shown[label].get_ydata() == pytest.approx(s * (s + margin))
     for name, margin in (("m = 0.3", 0.3), ("m = 0", 0.0), ("not re-scaled", None)):
         s = torch.tensor([0.5, 0.7, 0.1, -0.05], dtype=torch.float64, requires_grad=True)
         logits = s / tau if margin is None else focal(s[None], None, tau, margin)[0]
@@ -359,30 +345,17 @@ def test_focal_curves_equal_the_formula_and_weights_are_derivatives_of_the_loss(
             assert np.isnan(y[place]) if weight <= 0 else y[place] == pytest.approx(weight, rel=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("which", "kinds"),
-    [
-        ("run", ["training", "cosines", "alignment", "focal", "pairs"]),
-        ("dev_run", ["training", "cosines", "alignment", "pairs"]),
-    ],
-)
-def test_report_writes_its_plots_as_files(cse, request, tmp_path, which, kinds):
-    run = request.getfixturevalue(which)
-    done = cse("report", run, "-o", tmp_path / "page.html", "--pictures", tmp_path / "p", "--device", "cpu", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["pictures"] == [str(tmp_path / "p" / f"{kind}.png") for kind in kinds]
-    assert {path.name for path in (tmp_path / "p").iterdir()} == {f"{kind}.png" for kind in kinds}
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in (tmp_path / "p").iterdir())
-
-
-def test_report_prints_the_path_of_the_page_last(cse, run, tmp_path):
-    done = cse("report", run, "-o", tmp_path / "new" / "page.html", "--no-encode")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == str(tmp_path / "new" / "page.html")
-    parsed = Parsed((tmp_path / "new" / "page.html").read_text(encoding="utf8"))
-    assert "--no-encode" in "".join(parsed.text)
-    assert "".join(parsed.text).count("Left out") == 1  # the histograms
+@pytest.mark.parametrize(("which", "left_out"), [("run", ()), ("dev_run", ("focal",)), ("run", ("pairs",))])
+def test_report_writes_its_plots_as_files_and_prints_the_path_of_the_page_last(request, tmp_path, which, left_out):
+    page, pictures = tmp_path / "new" / "page.html", tmp_path / "pictures"
+    flags = ["--no-encode"] if "pairs" in left_out else ["--device", "cpu"]
+    done = command("report", request.getfixturevalue(which), "-o", page, "--pictures", pictures, *flags)
+    assert done.stdout.splitlines()[-1] == str(page)
+    kinds = {"training", "cosines", "alignment", "focal", "pairs"} - {*left_out}
+    assert {path.name for path in pictures.iterdir()} == {f"{kind}.png" for kind in kinds}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures.iterdir())
+    text = "".join(Parsed(page.read_text(encoding="utf8")).text)
+    assert text.count("Left out") == ("--no-encode" in text) == ("--no-encode" in flags)
 
 
 def test_a_page_can_be_made_for_an_unfinished_run(run, tmp_path):
@@ -401,11 +374,11 @@ def test_a_page_can_be_made_for_an_unfinished_run(run, tmp_path):
 
 def test_sections_are_left_out_if_texts_are_missing_or_models_cannot_be_compared(run, dev_run, tmp_path):
     copy = copy_of(run, tmp_path, "best", "data.json")
-    page = report_page(Material(read_run(copy), device="cpu"))
+    page = report_page(curves.Material(read_run(copy), device="cpu"))
     assert set(page.left_out) == {"positives and negatives", "pairs"}
     assert "".join(Parsed(page.html).text).count("no data.json") == 2
     shutil.copy(run / "data.json", copy / "data.json")
-    assert "no encoder there" in report_page(Material(read_run(copy))).left_out["pairs"]
+    assert "no encoder there" in report_page(curves.Material(read_run(copy))).left_out["pairs"]
     gone = copy_of(dev_run, tmp_path / "dev")
     for folder, old, new, message in (
         (copy, "encoder_methods = []", 'encoder_methods = ["prompt"]', "--encoder-method prompt"),
@@ -461,6 +434,10 @@ def test_a_folder_that_is_not_a_run_is_refused_with_a_hint(run, folder, tmp_path
     refused("runs", tmp_path / "empty", "no runs there")
 
 
+def test_listing_runs_does_not_import_torch(run):
+    assert "torch" not in run_and_list_imports("runs", run)[1]
+
+
 def test_the_error_for_a_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"cse report needs matplotlib.*, .* run pip install 'cse\[plots\]'"):
@@ -483,15 +460,3 @@ def test_the_page_shows_the_verdict_of_the_run_first(run, tmp_path):
     before, after = stored["before"]["mrr"], stored["best"]["mrr"]
     changes = {"before": before, "after": after, "difference": after - before}
     assert page.changes[0] == {"name": "Mean reciprocal rank of the other half", **changes}
-
-
-def test_listing_runs_does_not_import_torch_or_matplotlib(run):
-    import sys
-
-    script = (
-        "import sys; sys.argv = ['cse', 'runs', sys.argv[1]]\n"
-        "try:\n    from cse.cli import main; main()\nexcept SystemExit: pass\n"
-        "print([name for name in ('torch', 'transformers', 'matplotlib') if name in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", script, str(run)], capture_output=True, text=True, check=True)
-    assert out.stdout.splitlines()[-1] == "[]"

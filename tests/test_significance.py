@@ -10,23 +10,14 @@ from scipy.stats import spearmanr, ttest_1samp
 
 import cse
 from cse.cli.printing import compared_cells
+from cse.evaluation import significance
 from cse.evaluation.base import Report, Sample
-from cse.evaluation.significance import (
-    adjust,
-    compare,
-    holm,
-    resampled_difference,
-    sentence_clusters,
-    sign_flips,
-    summarise,
-    t_interval,
-)
 
 
 def test_pairs_that_share_a_sentence_are_one_cluster():
     left = ["a", "b", "c", "d", "e", "a"]
     right = ["x", "y", "z", "b", "e2", "q"]
-    clusters = sorted(sorted(cluster.tolist()) for cluster in sentence_clusters(left, right))
+    clusters = sorted(sorted(cluster.tolist()) for cluster in significance.sentence_clusters(left, right))
     assert clusters == [[0, 5], [1, 3], [2], [4]]
 
 
@@ -35,7 +26,7 @@ def test_differences_of_spearman_correlations_and_their_resamples_equal_scipy():
     gold = generator.integers(0, 6, 40).astype(float)
     before, after = [gold + generator.normal(size=40) * scale for scale in (3.0, 1.0)]
     clusters = [np.arange(i, i + 2) for i in range(0, 40, 2)]
-    difference, values = resampled_difference([before], [after], gold, clusters, resamples=300, seed=5)
+    difference, values = significance.resampled_difference([before], [after], gold, clusters, resamples=300, seed=5)
     expected = 100 * (spearmanr(after, gold).statistic - spearmanr(before, gold).statistic)
     assert difference.mean == pytest.approx(expected)
     draws = np.random.default_rng(5)
@@ -49,89 +40,74 @@ def test_differences_of_spearman_correlations_and_their_resamples_equal_scipy():
 
 def test_identical_encoders_have_a_difference_of_zero():
     gold = np.arange(30.0)
-    cosines = np.sin(gold)
-    difference, _ = resampled_difference([cosines], [cosines], gold, [np.array([i]) for i in range(30)], resamples=50)
+    sides = [np.sin(gold)], [np.sin(gold)], gold, [np.array([i]) for i in range(30)]
+    difference, _ = significance.resampled_difference(*sides, resamples=50)
     assert (difference.mean, difference.low, difference.high, difference.p) == (0, 0, 0, 1)
 
 
-def simulated(trials, sides, **settings):
-    """The differences of ``trials`` pairs of sides, and how many of their intervals cover ``truth``."""
-    truth = settings.pop("truth", 0)
-    found = [resampled_difference(*sides(trial), **settings)[0] for trial in range(trials)]
-    return found, sum(each.low <= truth <= each.high for each in found)
+def shifted(units, mean=0.0):
+    return lambda draw: ([np.zeros(units)], [draw.normal(mean, 1, units)])
 
 
-def most_rejections(trials):
-    """Two standard errors above 5 % of the trials."""
-    return 0.05 * trials + 2 * math.sqrt(trials * 0.05 * 0.95)
+def correlated(draw):
+    gold, clusters = draw.normal(size=24), [np.arange(i, i + 2) for i in range(0, 24, 2)]
+    return *([gold + draw.normal(size=24)] for _ in range(2)), gold, clusters
 
 
-def test_the_bootstrap_interval_covers_the_mean_of_about_95_percent_of_samples():
-    def sides(seed):
-        return [np.zeros(60)], [np.random.default_rng(seed).normal(0.5, 1, 60)]
+def few_changes(share):
+    """Sides of 150 rows, of which a share changes, three of four for the better."""
 
-    # 95 are expected; the probability of a lower count than 87 is below 0.002.
-    assert 87 <= simulated(100, sides, truth=0.5, resamples=400)[1] <= 100
-
-
-@pytest.mark.parametrize("units", [2, 3, 5, 8, 10, 15])
-def test_equal_systems_seldom_differ_and_intervals_cover_with_few_units(units):
-    generator = np.random.default_rng(units)
-    found, covered = simulated(200, lambda _: ([np.zeros(units)], [generator.normal(size=units)]), resamples=2)
-    assert sum(each.p < 0.05 for each in found) <= most_rejections(200)
-    assert abs(covered - 190) <= 4 * math.sqrt(190 * 0.05)
-    assert min(each.p for each in found) >= 2.0 ** (1 - units)
-
-
-def test_the_jackknife_of_a_correlation_covers_it_with_few_clusters():
-    generator, clusters = np.random.default_rng(0), [np.arange(i, i + 2) for i in range(0, 24, 2)]
-
-    def sides(_):
-        gold = generator.normal(size=24)
-        return *([gold + generator.normal(size=24)] for _ in range(2)), gold, clusters
-
-    assert 88 <= simulated(100, sides, resamples=2)[1] <= 100
-
-
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.03])
-def test_intervals_cover_where_few_rows_change(share):
-    generator = np.random.default_rng(1)
-
-    def sides(_):
-        changes = generator.choice([0.0, 1.0, -1.0], 150, p=[1 - share, 0.75 * share, 0.25 * share])
-        before = generator.integers(0, 2, 150).astype(float)
+    def sides(draw):
+        changes = draw.choice([0.0, 1.0, -1.0], 150, p=[1 - share, 0.75 * share, 0.25 * share])
+        before = draw.integers(0, 2, 150).astype(float)
         return [before], [before + changes]
 
-    found, covered = simulated(150, sides, truth=0.5 * share, resamples=60)
+    return sides
+
+
+def right_or_wrong(units, share):
+    """Sides of which a share of the rows is drawn again."""
+
+    def sides(draw):
+        before, after = draw.integers(0, 2, (2, units)) * 100.0
+        return [before], [np.where(draw.random(units) < share, after, before)]
+
+    return sides
+
+
+@pytest.mark.parametrize(
+    ("sides", "truth", "trials", "resamples", "least"),
+    [
+        (shifted(60, 0.5), 0.5, 100, 400, 0.87),  # the bootstrap; a lower count has a probability below 0.002
+        *((shifted(units), 0.0, 200, 2, 0.89) for units in (2, 3, 5, 8, 10, 15)),  # the exact test or t-test
+        (correlated, 0.0, 100, 2, 0.88),  # the jackknife
+        *((few_changes(share), 0.5 * share, 150, 60, 0.93) for share in (0.0, 0.01, 0.03)),
+        *((right_or_wrong(units, share), 0.0, 400, 2, 0.93) for units in (6, 10, 15) for share in (0.05, 0.3, 0.8)),
+    ],
+    ids=range(20),
+)
+def test_intervals_cover_the_truth_and_equal_systems_seldom_differ(sides, truth, trials, resamples, least):
+    draw = np.random.default_rng(1)
+    drawn = [sides(draw) for _ in range(trials)]
+    found = [significance.resampled_difference(*each, resamples=resamples)[0] for each in drawn]
     assert all(each.high > each.low for each in found)
-    assert covered >= 0.93 * 150
-
-
-@pytest.mark.parametrize("units", [6, 10, 15])
-@pytest.mark.parametrize("share", [0.05, 0.3, 0.8])
-def test_few_rows_that_are_right_or_wrong_have_honest_intervals(units, share):
-    generator = np.random.default_rng(units)
-
-    def sides(_):
-        before, after = generator.integers(0, 2, (2, units)) * 100.0
-        return [before], [np.where(generator.random(units) < share, after, before)]
-
-    found, covered = simulated(400, sides, resamples=2)
-    assert covered >= 0.93 * 400
-    assert sum(each.p < 0.05 for each in found) <= most_rejections(400)
+    assert sum(each.low <= truth <= each.high for each in found) >= least * trials
+    assert min(each.p for each in found) >= 2.0 ** (1 - len(drawn[0][0][0]))
+    if truth == 0:  # two standard errors above 5 % of the trials
+        assert sum(each.p < 0.05 for each in found) <= 0.05 * trials + 2 * math.sqrt(trials * 0.05 * 0.95)
 
 
 def test_the_t_interval_equals_scipy():
     values = [0.3, 0.5, 0.1, 0.6, 0.4]
-    result, expected = t_interval(values), ttest_1samp(values, 0)
+    result, expected = significance.t_interval(values), ttest_1samp(values, 0)
     interval = expected.confidence_interval(0.95)
     assert (result.low, result.high, result.p) == pytest.approx((interval.low, interval.high, expected.pvalue))
 
 
 def test_holm_adjusted_p_values_equal_known_values():
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
-    assert holm([0.01, math.nan, 0.04])[::2] == holm([0.01, 0.04])
+    assert significance.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert significance.holm([0.5, 0.9]) == pytest.approx([1.0, 1.0])
+    assert significance.holm([0.01, math.nan, 0.04])[::2] == significance.holm([0.01, 0.04])
 
 
 @pytest.mark.slow
@@ -166,8 +142,8 @@ def test_a_score_that_is_nan_gives_no_interval_p_value_or_verdict(seeds, side, v
     sides = [[right, samples_report(np.cos(gold), gold)], [wrong, wrong]] if seeds else [[right], [wrong]]
     if side == 0:
         sides.reverse()
-    (record,) = records = compare(*sides, seeds=seeds)
-    adjust(records)
+    (record,) = records = significance.compare(*sides, seeds=seeds)
+    significance.adjust(records)
     assert math.isnan(record["mean"])
     assert record["verdict"] == ""
     assert not {"low", "high", "p", "p_holm"} & set(record)
@@ -176,42 +152,42 @@ def test_a_score_that_is_nan_gives_no_interval_p_value_or_verdict(seeds, side, v
 
 def test_resamples_without_a_value_do_not_count_as_agreement():
     values = np.full(1000, 1.0)
-    assert summarise(1.0, values).p < 0.01
+    assert significance.summarise(1.0, values).p < 0.01
     for share, known in [(10, True), (30, False)]:
         values[:share] = math.nan
-        difference = summarise(1.0, values)
+        difference = significance.summarise(1.0, values)
         assert math.isfinite(difference.low) == math.isfinite(difference.p) == known
         assert not known or difference.p > 0.02
     # Half of the resamples of these six pairs hold equal gold scores.
     gold = np.array([1.0] * 5 + [2.0])
-    difference, _ = resampled_difference([np.arange(6.0)], [-np.arange(6.0)], gold, resamples=200)
+    difference, _ = significance.resampled_difference([np.arange(6.0)], [-np.arange(6.0)], gold, resamples=200)
     assert math.isnan(difference.p)
 
 
 def test_one_unit_has_no_p_value_and_a_note():
-    (record,) = compare([samples_report([1.0])], [samples_report([2.0])], seeds=False)
-    adjust([record])
+    (record,) = significance.compare([samples_report([1.0])], [samples_report([2.0])], seeds=False)
+    significance.adjust([record])
     assert "p" not in record
     assert record["verdict"] == ""
     assert record["note"] == "1 of the queries: no interval and no p"
-    (record,) = compare([samples_report([1.0, 2.0, 0.0])], [samples_report([2.0, 3.5, 2.0])], seeds=False)
+    (record,) = significance.compare([samples_report([1.0, 2.0, 0.0])], [samples_report([2.0, 3.5, 2.0])], seeds=False)
     assert record["note"] == "3 queries: t-test, p is at least 0.25"
     assert record["p"] >= 0.25
-    (record,) = compare([samples_report([1.0])] * 2, [samples_report([2.0])] * 2, seeds=True)
+    (record,) = significance.compare([samples_report([1.0])] * 2, [samples_report([2.0])] * 2, seeds=True)
     assert record["p"] == 0.5  # two seeds with equal differences
 
 
 def test_the_exact_test_flips_the_signs_of_all_changes():
     values = np.array([0.5, -1.0, 2.0, 0.25])
     totals = [abs(sum(np.array(signs) * abs(values))) for signs in product((1, -1), repeat=4)]
-    assert sign_flips(values) == np.mean([total >= abs(values.sum()) for total in totals])
-    assert sign_flips(np.ones(5)) == 2 / 32
+    assert significance.sign_flips(values) == np.mean([total >= abs(values.sum()) for total in totals])
+    assert significance.sign_flips(np.ones(5)) == 2 / 32
 
 
 @pytest.mark.parametrize(("units", "after"), [(2, 100.0), (12, 100.0), (150, 100.0), (2, 0.0), (5, 0.0), (19, 0.0)])
 def test_intervals_of_rows_that_all_change_alike_are_not_points(units, after):
     """All rows are right before (an accuracy of 100 %). By a bootstrap or a t-test, the difference would be certain."""
-    (record,) = compare([samples_report([100.0] * units)], [samples_report([after] * units)], seeds=False)
+    (record,) = significance.compare([samples_report([100.0] * units)], [samples_report([after] * units)], seeds=False)
     assert record["high"] - record["low"] > 200 / (units + 2)
     assert record["p"] == (1.0 if after else 2.0 ** (1 - units))
 

@@ -1,7 +1,8 @@
-"""Tests of tables that are not plain: long records, late columns, surrogates, other formats."""
+"""Tables, JSON and TOML that are not plain: long records, late columns, surrogates, other formats, depths."""
 
 import gzip
 import json
+from typing import NotRequired, TypedDict
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ from cse.data import tables
 from cse.data.corpus import Corpus
 from cse.data.readers import resolve
 from cse.evaluation.base import read_pairs
+from cse.io import parse_json, read_json, read_toml
 
 LONG = "x" * 9_000_000
 
@@ -122,3 +124,58 @@ def test_scored_pairs_of_a_csv_file_are_read_as_other_csv_files_are(tmp_path):
         path.write_bytes(b"score,sentence1,sentence2\n" + content)
         with pytest.raises(InputError, match=rf"dev\.csv: {message}"):
             read_pairs(path)
+
+
+NOT_READ = {
+    "empty.json": b"",
+    "not UTF-8.json": b'{"a": "\xff"}',
+    "cut.json": b'{"a": [1, 2',
+    "two values.json": b'{"a": 1} {"a": 2}',
+    "deep.json": b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "deep objects.json": b'{"a": ' * 100_000 + b"1" + b"}" * 100_000,
+    "integer of 5,000 digits.json": b'{"a": ' + b"9" * 5000 + b"}",
+    "not UTF-8.toml": b"\xff",
+    "cut.toml": b"a = ",
+    "integer of 5,000 digits.toml": b"a = " + b"9" * 5000,
+    "deep.toml": b"a = " + b"[" * 50_000,
+    "hexadecimal.toml": b"a = 0x" + b"f" * 5000,
+    "deep tables.toml": b"[a" + b".a" * 50_000 + b"]",
+}
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_json_and_toml_that_cannot_be_read_are_refused_in_one_sentence(tmp_path, name):
+    (tmp_path / name).write_bytes(NOT_READ[name])
+    read, message = read_json, r"is not valid JSON \(.{5,200}\)$"
+    if name.endswith("toml"):
+        read, message = read_toml, ".{5,200}$"
+    with pytest.raises(InputError, match=rf"{name}: {message}") as caught:
+        read(tmp_path / name, dict[str, str])
+    assert "\n" not in str(caught.value)
+
+
+class Shape(TypedDict):
+    a: int
+    b: list[str]
+    c: NotRequired[dict[str, float] | None]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", "w: must be an object, got a list$"),
+        ("null", "w: must be an object, got null$"),
+        ('{"b": []}', "w: a: is missing$"),
+        ('{"a": "1", "b": []}', "w: a: must be an integer, got '1'$"),
+        ('{"a": true, "b": []}', "w: a: must be an integer, got true$"),
+        ('{"a": 1.5, "b": []}', "w: a: must be an integer, got 1.5$"),
+        ('{"a": 1, "b": {"c": 1}}', "w: b: must be a list, got an object$"),
+        ('{"a": 1, "b": ["x", 2]}', "w: b: 2: must be text, got 2$"),
+        ('{"a": 1, "b": [], "c": {"d": [1]}}', "w: c: d: must be a number, got a list$"),
+        ('{"a": 1, "b": [], "c": 3}', "w: c: must be an object or null, got 3$"),
+        (f'{{"a": "{"9" * 5000}", "b": []}}', "w: a: must be an integer, got '9{58}\u2026$"),
+    ],
+)
+def test_a_value_of_another_shape_is_refused_with_its_place(content, message):
+    with pytest.raises(InputError, match=message):
+        parse_json(content, Shape, "w")

@@ -16,6 +16,7 @@ from cse.evaluation.geometry import unit
 from cse.evaluation.measures import choose_labelled, halve, held_out_pairs, linear, neighbours
 from cse.training.setup import prepare
 from runs import weights
+from test_evaluation import Table
 from test_retrieval import command, write
 
 
@@ -76,13 +77,8 @@ def write_table(path, rows, names=("text", "label")):
 
 def test_rows_are_chosen_by_the_hash_of_their_text(tmp_path, sample_rows):
     rows = [(text, "ab"[number % 2]) for number, text in enumerate(sample_rows[:200])]
-    rows += [
-        (sample_rows[0], "b"),
-        (sample_rows[2], "a"),
-        (sample_rows[300], ""),
-        ("", "a"),
-        (sample_rows[301], "rare"),
-    ]
+    rows += [(sample_rows[0], "b"), (sample_rows[2], "a")]
+    rows += [(sample_rows[300], ""), ("", "a"), (sample_rows[301], "rare")]
     chosen = {}
     for name, order in (("one", rows), ("other", rows[::-1])):
         corpus = Corpus.read(readers.resolve(write_table(tmp_path / f"{name}.csv", order), "text"))
@@ -126,25 +122,12 @@ def test_no_sentence_is_in_both_halves_of_a_development_set(sample_rows):
     assert halve({"chain": chain}) == ({"chain": chain}, {})
 
 
-class Given:
-    """An encoder with the given vector of each text."""
-
-    def __init__(self, vectors):
-        self.vectors = vectors
-
-    def encode(self, texts, **_):
-        return np.array([self.vectors[text] for text in texts], dtype=np.float32)
-
-
 def test_pairs_find_each_other_if_no_other_text_is_as_close():
     near, far = [1.0, 0.1], [0.1, 1.0]
-    encoder = Given({"a": near, "b": far, "x": near, "y": far, "z": [1.0, 0.0]})
-    (sample,) = held_out_pairs(["a", "b"], ["x", "y"])(encoder)
-    assert sample.values.tolist() == [100, 100]
-    (sample,) = held_out_pairs(["a", "b"], ["y", "x"])(encoder)
-    assert sample.values.tolist() == [0, 0]
-    (sample,) = held_out_pairs(["a", "x"], ["z", "y"])(encoder)  # a and x have equal vectors
-    assert sample.values.tolist() == [50, 0]
+    encoder = Table({"a": near, "b": far, "x": near, "y": far, "z": [1.0, 0.0]})
+    for left, right, values in (("ab", "xy", [100, 100]), ("ab", "yx", [0, 0]), ("ax", "zy", [50, 0])):
+        (sample,) = held_out_pairs([*left], [*right])(encoder)  # a and x have equal vectors
+        assert sample.values.tolist() == values
 
 
 @pytest.fixture
@@ -248,10 +231,11 @@ def test_a_column_that_cannot_judge_is_refused_or_said(base, labelled, short_cor
     with pytest.raises(InputError, match="--judged-queries nowhere: no such folder"):
         train(base.replace(corpus=short_corpus, judged_queries="nowhere"))
     ids = write_table(tmp_path / "ids.csv", [(text, number) for number, text in enumerate(sample_rows[:100])])
-    run = prepare(base.replace(corpus=ids, column="text", labels="label"))
+    config = base.replace(corpus=ids, column="text", labels="label", max_steps=1)
+    run = prepare(config)
     assert "--labels label: fewer than two classes have 10 of the 20 rows" in run.facts["warning"]
     assert len(run.batches.rows) == 95
-    result = train(base.replace(corpus=ids, column="text", labels="label"))
+    result = train(config)
     assert result.verdict["word"] == "not judged"
     assert "fewer than two classes" in result.verdict["why"]
 

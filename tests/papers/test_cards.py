@@ -10,7 +10,6 @@ from cse import Encoder, InputError
 from cse.context import Context
 from cse.data.corpus import Corpus
 from cse.rng import Draws
-from cse.training.settings.presets import preset_values
 from cse.training.setup import prepare
 from cse_papers import cards
 from cse_papers.cards import Retrieved, RetrievedOptions, SwitchCase, SwitchCaseOptions, nearest_others, switched
@@ -105,31 +104,26 @@ def context_of(corpus, held_out=(), **values):
     return Context(corpus=corpus, rows=rows, **values)
 
 
-def ranks_of(corpus, rows, model, row):
-    """Returns the distinct other texts of ``rows``, nearest to a row first, by cosines in float64."""
-    encoder = Encoder(model, device="cpu")
-    own = corpus.take([row])[0]
-    texts = [text for text in dict.fromkeys(corpus.take(rows)) if text != own]
-    vectors = encoder.encode([own, *texts]).astype(np.float64)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return [texts[at] for at in np.argsort(-(vectors[1:] @ vectors[0]), kind="stable")]
-
-
 @pytest.mark.parametrize("nearest", [6, 65])
 def test_negatives_are_drawn_uniformly_from_the_other_texts_up_to_a_rank(corpus, tiny_bert, nearest):
     held_out = (2, 14)
     context = context_of(corpus, held_out)
     method = Retrieved(RetrievedOptions(str(tiny_bert), nearest), context)
     rows = np.array(corpus.filled())
+    texts, encoder = corpus.take(rows), Encoder(tiny_bert, device="cpu")
+    vectors = encoder.encode(texts).astype(np.float64)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     counts = [Counter() for _ in rows]
     for epoch in range(300):
-        drawn = method(corpus.take(rows), rows, Draws(0, epoch))
+        drawn = method(texts, rows, Draws(0, epoch))
         for count, text in zip(counts, drawn, strict=True):
             count[text] += 1
-    for row, count in zip(rows.tolist(), counts, strict=True):
+    for own, vector, count in zip(texts, vectors, counts, strict=True):
         # Held-out rows have neighbours among the rows that are trained on, and are never neighbours themselves.
-        expected = ranks_of(corpus, context.rows, tiny_bert, row)[: min(nearest, len(method.pool)) - 1]
-        assert set(count) == set(expected), row
+        order = [texts[at] for at in np.argsort(-(vectors @ vector), kind="stable") if rows[at] in context.rows]
+        others = [text for text in dict.fromkeys(order) if text != own]
+        expected = others[: min(nearest, len(method.pool)) - 1]
+        assert set(count) == set(expected), own
         mean = 300 / len(expected)
         assert all(abs(each - mean) <= 5.5 * math.sqrt(mean) for each in count.values())
 
@@ -158,16 +152,6 @@ def test_retrieved_negatives_need_an_encoder_and_two_texts(corpus, tiny_bert, ru
     assert method(["one text", "another text"], np.arange(2), Draws(0, 0)) == ["another text", "one text"]
     with pytest.raises(InputError, match=r"retrieved\.nearest"):
         run_config.replace(negatives=("retrieved",), options={"retrieved": {"model": "x", "nearest": 1}})
-
-
-@pytest.mark.parametrize(
-    ("name", "lr", "nearest", "variant"), [("roberta-base", 4e-5, 65, "v2"), ("roberta-large", 7.5e-6, 9, "v1")]
-)
-def test_the_presets_have_the_settings_of_the_released_commands(name, lr, nearest, variant):
-    values = preset_values(f"cards-{name}")
-    assert (values["lr"], values["batch_size"], values["positive"]) == (lr, 512, "switch-case")
-    assert (values["negatives"], values["retrieved"]) == (["retrieved"], {"nearest": nearest})
-    assert values["switch-case"]["variant"] == variant
 
 
 def test_labelled_pairs_have_neighbours_of_their_complete_rows(run_config, tmp_path, sample_rows, tiny_bert):

@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from cse import InputError, TrainConfig
+from cse import InputError
 from cse.context import Context
 from cse.losses import ContrastiveOptions
 from cse.losses.contrastive import Contrastive
 from cse.rng import Draws
-from cse.training.settings.precedence import with_preset
 from cse.training.setup import prepare
 from cse.views import BatchStep, Views
 from cse_papers.clusterns import ClusterNS, ClusterNSOptions, moved_centroids
@@ -39,11 +38,6 @@ def step_of(rows, number=0, seed=3, **loss):
     main = Contrastive(ContrastiveOptions(temperature=TAU, **loss), Context())
     object.__setattr__(step, "contrastive", partial(main.evaluate, step=step))
     return step
-
-
-def first_row(step):
-    u = step.uniform("clusterns first", 1)[:, 0].tolist()
-    return min(range(len(u)), key=lambda i: u[i])
 
 
 class Release:
@@ -110,7 +104,7 @@ def test_values_gradients_and_centroids_equal_those_of_a_loop_over_several_steps
         step, views = step_of(rows, number), Views({"anchor": z[0], "positive": z[1]})
         value = term(views, step)
         found = step.contrastive(views) + value
-        expected = twin.loss(*z, first_row(step))
+        expected = twin.loss(*z, int(step.uniform("clusterns first", 1)[:, 0].argmin()))
         assert found.item() == pytest.approx(expected.item(), rel=1e-9)
         for ours, theirs in zip(torch.autograd.grad(found, z), torch.autograd.grad(expected, z), strict=True):
             assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-12)
@@ -238,16 +232,12 @@ SETTINGS = {
     "loss_terms": ("clusterns",),
     "options": {"clusterns": {"clusters": 4, "threshold": 1.0, "rate": 0.3, "weight": 0.5, "alpha": 0.1}},
 }
+COLUMNS = {"negatives": ("una",), "una": {"every": 1, "use_as": "hard-negatives"}}
 LOSSES = {
     "standard": {},
     "focal una": {"loss": "focal", "negatives": ("una",), "una": {"every": 1}},
     "mixed": {"loss": "mixed"},
-    "release una columns": {
-        "loss": "mixed",
-        "mix_variant": "release",
-        "negatives": ("una",),
-        "una": {"every": 1, "use_as": "hard-negatives"},
-    },
+    "release una columns": {"loss": "mixed", "mix_variant": "release", **COLUMNS},
     "nt-xent": {"objective": "nt-xent"},
 }
 
@@ -286,19 +276,3 @@ def test_the_first_centroid_is_drawn_uniformly_from_the_rows():
         term(Views({"anchor": z, "positive": z}), step_of(np.arange(5), seed=seed))
         counts[term.centroids[0].argmax()] += 1
     assert ((counts - 100) ** 2 / 100).sum() < 18.5  # chi-squared with 4 degrees of freedom, p = 0.001
-
-
-@pytest.mark.parametrize(
-    ("name", "rows", "options"),
-    [
-        ("bert-base", 256, ClusterNSOptions()),
-        ("bert-large", 512, ClusterNSOptions(threshold=0.5, weight=5e-5, alpha=0.25)),
-        ("roberta-base", 512, ClusterNSOptions(weight=1e-4, alpha=0.2, beta=0.5)),
-        ("roberta-large", 512, ClusterNSOptions(rate=5e-4, weight=0.0)),
-    ],
-)
-def test_the_presets_have_the_published_settings(name, rows, options):
-    config = with_preset(TrainConfig(preset=f"clusterns-{name}"))
-    assert (config.batch_size, config.lr, config.pooler) == (rows, 5e-5, "cls")
-    assert config.loss_terms == ("clusterns",)
-    assert ClusterNSOptions(**config.options["clusterns"]) == options

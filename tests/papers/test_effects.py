@@ -10,21 +10,13 @@ import numpy as np
 import pytest
 
 from cse import InputError, TrainConfig
+from cse.augment import AUGMENTATIONS
 from cse.evaluation.sts import CLEAN_FILES
 from cse.losses import LOSS_TERMS
 from cse.training.settings.precedence import resolve, with_preset
+from cse_papers.reproduce import effects
 from cse_papers.reproduce.bootstrap import KEPT, TITLES, interval, resampled
 from cse_papers.reproduce.cells import cells_of
-from cse_papers.reproduce.effects import (
-    BEFORE,
-    Results,
-    chosen_by,
-    comparison,
-    laboratory,
-    markdown,
-    systems,
-    tables_of,
-)
 from cse_papers.reproduce.inputs import Inputs, laboratory_inputs, smoke_inputs
 from cse_papers.reproduce.masked import make
 from cse_papers.reproduce.results import changes_on_documents
@@ -35,11 +27,11 @@ from prose import faults, marked, unmarked
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = ROOT / "benches" / "results" / "effects.parquet"
-LAB = laboratory()
+LAB = effects.laboratory()
 
 
 def test_the_settings_of_every_row_are_valid_and_no_two_runs_are_equal():
-    rows = [row for row in LAB.table.rows if row.name != BEFORE]
+    rows = [row for row in LAB.table.rows if row.name != effects.BEFORE]
     assert len({json.dumps(row.recipes["0.05"].settings, sort_keys=True) for row in rows}) == len(rows) > 100
     cells = cells_of(LAB.table, LAB.table.rows, [0])
     assert len({cell.folder for cell in cells}) == len(cells)  # each has a folder of its own
@@ -96,24 +88,24 @@ def records(*runs):
 
 def test_tables_have_rows_for_stored_runs_alone():
     runs = [record("standard", "0.05", 0, 69), record("UNA", "0.05", 0, 70.5), record("focal", "0.07", 0, 68)]
-    results = Results(LAB, records(*runs, record("UNA, beta 0.3", "0.05", 0, 70)))
-    assert systems(results)[1] == [
+    results = effects.Results(LAB, records(*runs, record("UNA, beta 0.3", "0.05", 0, 70)))
+    assert effects.systems(results)[1] == [
         ["standard", "0.05, published", "1", "69.00", "", "", ""],
         ["UNA", "0.05, published", "1", "70.50", "+1.50 [+1.50, +1.50]", "+0.82", "same"],
         ["focal", "0.07, published", "1", "68.00", "-1.00 [-1.00, -1.00]", "+1.64", "**opposite**"],
     ]
     beta, margin = LAB.comparisons[2], LAB.comparisons[4]
-    assert [row[0] for row in comparison(results, beta)[1]] == ["0.5", "0.3"]
-    assert comparison(results, margin)[1] == []
+    assert [row[0] for row in effects.comparison(results, beta)[1]] == ["0.5", "0.3"]
+    assert effects.comparison(results, margin)[1] == []
 
 
 def test_the_clean_development_set_chooses_the_temperature_if_all_runs_have_its_score():
     def grid(name, clean):
         return [record(name, tau, 0, 70 + n, 80 - n if clean else None) for n, tau in enumerate(LAB.table.columns)]
 
-    results = Results(LAB, records(*grid("standard", True), *grid("UNA", False)))
+    results = effects.Results(LAB, records(*grid("standard", True), *grid("UNA", False)))
     assert results.best() == {"standard": "0.05", "UNA": "0.15"}
-    said = chosen_by(results)
+    said = effects.chosen_by(results)
     assert "on STS-B dev, clean and SICK-R train and dev, clean: standard" in said
     assert "on STS-B dev, most of whose pairs are test pairs: UNA" in said
 
@@ -141,31 +133,14 @@ def test_a_file_of_rows_with_a_mistake_is_refused(tmp_path, text, message):
     file = tmp_path / "rows.toml"
     file.write_text(text)
     with pytest.raises(InputError, match=message):
-        laboratory(file)
-
-
-METHOD = """
-from cse.losses import LOSS_TERMS
-from cse.losses.base import BatchTerm
-
-
-class Nearness(BatchTerm):
-    summary = "pulls anchors and positives together"
-
-    def forward(self, views, step):
-        return (views["anchor"] - views["positive"]).square().mean()
-
-
-LOSS_TERMS.register("nearness", Nearness)
-"""
+        effects.laboratory(file)
 
 
 @pytest.mark.slow
 def test_a_row_of_a_user_is_run_beside_the_standard_loss_and_continued_after_a_kill(tmp_path, capsys):
-    (tmp_path / "mine.py").write_text(METHOD)
-    (tmp_path / "mine.toml").write_text('[[rows]]\nname = "mine"\nsettings = { loss_terms = ["nearness"] }\n')
-    with patch.dict(LOSS_TERMS._loaded):
-        lab = laboratory(tmp_path / "mine.toml", (str(tmp_path / "mine.py"),))
+    (tmp_path / "mine.toml").write_text('[[rows]]\nname = "mine"\nsettings = { loss_terms = ["ball"] }\n')
+    with patch.dict(LOSS_TERMS._loaded), patch.dict(AUGMENTATIONS._loaded):
+        lab = effects.laboratory(tmp_path / "mine.toml", (str(Path(__file__).parents[1] / "methods.py"),))
         inputs = smoke_inputs(lab.table, tmp_path / "smoke", "cpu", 1)
         scorer = Scorer("effects", lab.table.columns, inputs.data, True)
         work = Work(lab.table, lab.table.find_rows(["mine"]), [0], inputs, scorer, tmp_path / "out", False, False, 1)
@@ -209,7 +184,6 @@ def test_an_interrupted_masked_model_continues_with_the_same_result(minilm, tmp_
         make(corpus, tmp_path / "a", "cpu", 4, stop)
     said = []
     whole = make(corpus, tmp_path / "b", "cpu", 4, said.append)
-    (tmp_path / "a" / whole.name / "state.pt").exists()
     resumed = make(corpus, tmp_path / "a", "cpu", 4, said.append)
     assert masked.weights_key(str(resumed)) == masked.weights_key(str(whole))
     assert make(corpus, tmp_path / "b", "cpu", 4, pytest.fail) == whole  # made once
@@ -232,7 +206,7 @@ def test_losses_on_documents_are_compared_with_the_standard_loss_at_the_same_tem
         before = generator.uniform(40, 60, 200)
         for row in table.rows:
             change = gain * row.method.startswith("focal") + 0.5 * row.method.endswith(", .1")
-            for seed in (None,) if row.method == BEFORE else range(3):
+            for seed in (None,) if row.method == effects.BEFORE else range(3):
                 values = before + (0 if seed is None else change + 0.1 * seed)
                 records[row.name, name, seed] = {"draws": {"ndcg": np.round(100 * values).tolist()}}
     head, rows = changes_on_documents(table, {"cpu": records})
@@ -248,7 +222,7 @@ def test_the_table_of_losses_on_documents_is_that_of_the_stored_runs():
     file = ROOT / "benches" / "results" / "rivals.parquet"
     if not file.exists():
         pytest.skip("there is no benches/ folder")
-    shown = "\n".join(markdown(*changes_on_documents(find_table("domain"), read_sets(file))))
+    shown = "\n".join(effects.markdown(*changes_on_documents(find_table("domain"), read_sets(file))))
     assert shown in (ROOT / "docs" / "domain.md").read_text(encoding="utf8")
 
 
@@ -257,31 +231,21 @@ def stored_tables():
     """The tables of all sets of stored runs, by title."""
     if not STORED.exists():
         pytest.skip("there is no benches/ folder")
-    return tables_of(LAB, read_sets(STORED))
+    return effects.tables_of(LAB, read_sets(STORED))
 
 
-@pytest.fixture(scope="module")
-def page():
-    return (ROOT / "docs" / "effects.md").read_text(encoding="utf8")
-
-
-def test_the_tables_of_the_page_are_those_of_the_stored_runs(stored_tables, page):
+def test_the_tables_of_the_page_are_those_of_the_stored_runs(stored_tables):
+    page = (ROOT / "docs" / "effects.md").read_text(encoding="utf8")
     shown = re.findall(r"^### (.*)\n\n((?:\|.*\n)+)", page, re.MULTILINE)
     assert len(shown) > 20
     for title, rows in shown:
-        assert rows.splitlines() == markdown(*stored_tables[title]), title
+        assert rows.splitlines() == effects.markdown(*stored_tables[title]), title
 
 
 def test_every_marked_number_in_prose_is_that_of_its_row(stored_tables):
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     found = {path.name: faults(path.read_text(encoding="utf8"), stored_tables) for path in pages}
     assert not any(found.values()), found
-
-
-def test_every_change_and_score_in_the_text_of_the_page_is_marked(page):
-    prose = "\n".join(line for line in page.splitlines() if not line.startswith("|"))
-    assert len(marked(prose)) > 25
-    assert unmarked(prose) == []
 
 
 def test_numbers_in_prose_that_differ_from_their_row_are_found():

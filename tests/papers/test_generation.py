@@ -9,6 +9,7 @@ from conftest import make_t5
 from cse_papers.generate import GenerationOptions, Generator, batches, generate
 
 SHORT = {"max_new_tokens": 6, "batch_size": 4}
+LAYERS = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}
 
 
 @pytest.fixture(scope="session")
@@ -18,19 +19,14 @@ def writers(tmp_path_factory, tiny_bert):
 
     folder = tmp_path_factory.mktemp("writers")
     tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
-    ends = {
-        "vocab_size": len(tokenizer),
-        "decoder_start_token_id": tokenizer.cls_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-        "eos_token_id": tokenizer.sep_token_id,
-        "d_model": 16,
-    }
-    layers = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    wide = {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "max_position_embeddings": 24}
+    end = tokenizer.sep_token_id
+    ends = {"decoder_start_token_id": tokenizer.cls_token_id, "eos_token_id": end, "forced_eos_token_id": end}
+    sizes = {"vocab_size": len(tokenizer), "d_model": 16, "max_position_embeddings": 24}
+    sizes |= {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in LAYERS.items()}
     torch.manual_seed(0)
-    marian = MarianMTModel(MarianConfig(**ends, **layers, **wide, forced_eos_token_id=tokenizer.sep_token_id))
+    config = MarianConfig(**ends, **sizes, pad_token_id=tokenizer.pad_token_id)
+    MarianMTModel(config).save_pretrained(folder / "marian")
     make_t5(folder / "t5", tiny_bert)
-    marian.save_pretrained(folder / "marian")
     tokenizer.save_pretrained(folder / "marian")
     return folder
 
