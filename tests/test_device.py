@@ -476,3 +476,16 @@ def test_evaluation_on_a_gpu_encodes_large_batches(run_config, monkeypatch):
         monkeypatch.setattr("cse.encoder.trained.Encoder.device", torch.device(kind), raising=False)
         encoder.encode(["a text"])
     assert [settings.get("batch_size") for settings in given] == [None, 512]
+
+
+def test_no_transformer_on_a_gpu_looks_at_the_values_of_the_mask(run_config):
+    config = run_config.replace(device=LIKE_A_GPU, loss_terms=("keep-similarities",), positive_encoder="copy")
+    run = prepare(config.replace(feature_augmentations=("momentum",), positive="spans"))
+    state = run.state
+    copies = [
+        state.encoder,
+        state.second,
+        state.features["momentum"].encoder,
+        state.terms["keep-similarities"].base.model,
+    ]
+    assert [each.backbone.config._attn_implementation for each in copies] == ["cse_masked"] * 4

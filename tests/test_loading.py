@@ -33,7 +33,7 @@ CASES = {
     "no mask": ("tokenizer_config.json", {"model_input_names": ["input_ids"]}, "makes no attention mask"),
     "prompts": (SETTINGS, {"prompts": ["a"]}, "cannot be loaded"),
     "other activation": ("2_Dense/config.json", {"activation_function": "os.system"}, "is not a module of torch.nn"),
-    "code of a module": ("modules.json", [{"path": "", "type": "evil.Model"}], "third-party"),
+    "code of a module": ("modules.json", [{"path": "", "type": "evil.Model"}], "which is not part of"),
     "path above": ("modules.json", [{"path": "../x", "type": TRANSFORMER}], "which is not inside the folder"),
     "absolute path": ("modules.json", [{"path": "/etc", "type": TRANSFORMER}], "which is not inside the folder"),
     "no type": ("modules.json", [{"path": ""}], "1: type: is missing"),

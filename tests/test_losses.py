@@ -14,7 +14,9 @@ from cse.context import Context
 from cse.losses import ContrastiveOptions, incompatibility
 from cse.losses.contrastive import Contrastive, arrange, contrastive_loss, similarity_summary
 from cse.rng import partners
+from cse.training.setup import prepare
 from cse.views import entry_keys, roles_by_name
+from runs import first_batches
 
 B, D, TAU, M, LAM, ALPHA = 5, 7, 0.05, 0.3, 0.2, 2.5
 PAIRS = [("anchor", "positive"), ("synthetic", "synthetic_positive")]
@@ -316,3 +318,29 @@ def test_contrastive_loss_and_its_options_have_the_same_defaults():
     for field in fields(ContrastiveOptions):
         if field.name not in ("mixed_negatives", "mix_variant"):  # the argument `mixed` combines them
             assert defaults[field.name] == field.default, field.name
+
+
+def test_mixed_negatives_are_not_mixed_from_identical_sentences(run_config, tmp_path, sample_rows):
+    long = [row for row in sample_rows if len(row.split()) > 8]
+    (tmp_path / "some.txt").write_text("\n".join([long[0]] * 6 + long[1:4]), encoding="utf8")
+    run = prepare(run_config.replace(corpus=tmp_path / "some.txt", loss="mixed", batch_size=8, max_steps=None))
+    batch = first_batches(run)[0]
+    texts = batch.blocks["anchor"].texts
+    partners = torch.from_numpy(batch.partners)
+    alike = torch.tensor([texts[own] == texts[partner % 8] for own, partner in enumerate(partners)])
+    assert alike.any()
+    z = dict(zip(("anchor", "positive"), torch.randn(2, 8, 4, dtype=torch.float64), strict=True))
+    settings = {"mixed": "paper", "partners": partners, "keys": dict.fromkeys(z, batch.keys["anchor"][:, None])}
+    left, right = {}, {}
+    # An anchor whose partner has the same sentence has no mixed negative, as one whose partner is of its own row.
+    found = contrastive_loss(z, **settings, metrics=left)
+    settings["partners"] = torch.where(alike, torch.arange(8), partners)
+    assert float(found) == float(contrastive_loss(z, **settings, metrics=right))
+    assert left["cos_mix"] == right["cos_mix"]
+
+
+def test_a_batch_of_identical_sentences_has_no_mixed_negatives(run_config):
+    z = torch.randn(4, 8, dtype=torch.float64)
+    keys = dict.fromkeys(("anchor", "positive"), torch.zeros(4, 1, dtype=torch.long))
+    loss = contrastive_loss({"anchor": z, "positive": z}, mixed="paper", partners=torch.arange(4), keys=keys)
+    assert float(loss) == pytest.approx(0, abs=1e-12)

@@ -192,7 +192,7 @@ def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch
             assert opened.texts(range(100)) == found["text"]
             places = np.arange(len(index.rows))
             assert (opened.vectors.rows(places) == index.vectors.rows(places)).all()
-    assert len(messages) > 25
+    assert len(messages) > 20
     assert all("--rebuild" in each and "\n" not in each for each in messages)
     path.write_bytes(data)
     (bm25,) = folder.glob("bm25-*")

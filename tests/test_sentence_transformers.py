@@ -589,3 +589,36 @@ def test_an_evaluation_before_training_uses_the_prompts(without_dropout, sample_
         losses.append(before)
         assert trainer.evaluate()["eval_loss"] == before
     assert losses[0] != losses[1]
+
+
+def test_identical_texts_are_not_used_as_negatives(tiny_bert):
+    model = load(tiny_bert).eval()
+    texts = ["the first sentence", "another one", "the first sentence", "and a third one"]
+    dataset = Dataset.from_dict(
+        {"anchor": texts, "positive": ["a", "b", "c", "d"], "negative": ["x", "another one", "y", "d"]}
+    )
+    features = features_of(model, dataset)
+    with torch.no_grad():
+        value = float(InfoNCELoss(model)(features, None))
+        kept = float(InfoNCELoss(model, keep_duplicates=True)(features, None))
+        assert kept == pytest.approx(float(MultipleNegativesRankingLoss(model)(features, None)), rel=1e-12)
+        z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
+    # Anchors 0 and 2 are equal; negative 1 equals anchor 1, and negative 3 equals positive 3.
+    removed = torch.zeros(4, 8, dtype=torch.bool)
+    removed[0, 2] = removed[2, 0] = removed[:, 5] = removed[:, 7] = True
+    scores = (z[0] @ torch.cat([z[1], z[2]]).T / 0.05).masked_fill(removed, -torch.inf)
+    expected = torch.nn.functional.cross_entropy(scores, torch.arange(4))
+    assert value == pytest.approx(float(expected), rel=1e-12)
+    assert kept != pytest.approx(value, rel=1e-6)
+
+
+def test_cached_gradients_repeat_the_dropout_masks(tiny_bert, triples):
+    model = load(tiny_bert).train()
+    features = features_of(model, triples.select(range(8)))
+    found = []
+    for cached in (False, True):
+        torch.manual_seed(3)
+        loss = InfoNCELoss(model, logits="focal", cached=cached, mini_batch_size=8)
+        found.append(gradients(model, loss, [features[0], features[0]]))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
+    assert_same(found[0][1], found[1][1], 1e-12)
