@@ -195,24 +195,3 @@ def test_faults_are_reported_with_file_and_line(tmp_path):
     seen = diagnose(*files)
     assert seen["faults"]["tab"] == {"rows": 1, "first": 3, "file": str(files[2])}
     assert seen["faults"]["markup"] == {"rows": 0, "first": None, "file": None}
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"seed": -1}, TypeError, "Drawing.seed"),
-        ({"radius": [3]}, InputError, "^--radius "),
-        ({"beta": "half"}, TypeError, "Drawing.beta"),
-        ({"beta": 1.5}, InputError, "^--beta: 1.5 is not a number from 0 to 1"),
-        ({"mode": 1}, TypeError, "Drawing.mode"),
-        ({"mode": "x"}, InputError, '^--mode: "x" is unknown; choose negative or positive'),
-        ({"tokenizer": "x"}, InputError, "^--tokenizer: "),
-        ({"lowercase": "yes"}, TypeError, "Words.lowercase"),
-        ({"encoding_errors": "x"}, InputError, '^--encoding-errors: "x" is unknown; choose strict or replace'),
-        ({"odd": 1}, TypeError, "odd"),
-    ],
-)
-def test_invalid_options_are_named(sample, sample_index, options, error, message):
-    building = {"tokenizer", "lowercase", "encoding_errors"} & options.keys()
-    with pytest.raises(error, match=message):
-        TfidfIndex.build(sample, **options) if building else sample_index.augment(["a text"], **options)
