@@ -18,7 +18,7 @@ from cse.evaluation import EVALUATIONS
 from cse.evaluation.base import Evaluation, Report
 from cse.features import FEATURE_AUGMENTATIONS
 from cse.losses import LOSS_TERMS
-from cse.registry import Registry
+from cse.registry import Registry, import_methods
 from runs import records_of
 from test_device import Noise
 
@@ -121,3 +121,13 @@ def test_an_entry_point_is_found_by_name(monkeypatch):
     assert table.get("shouted") is Shouted
     with pytest.raises(InputError, match="augmentation: 'odd' is unknown; choose one of shouted, una"):
         table.get("odd")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [("x = 1\nprint(", "line 2: SyntaxError: '\\(' was never closed$"), ("x = 1\ny", "line 2: NameError: name 'y'")],
+)
+def test_an_error_in_an_imported_file_is_named_with_its_line(tmp_path, code, message):
+    (tmp_path / "methods.py").write_text(code)
+    with pytest.raises(InputError, match=message):
+        import_methods(str(tmp_path / "methods.py"))

@@ -26,7 +26,7 @@ CASES = {
     "hidden size of text": ("config.json", {"hidden_size": "many"}, "cannot be loaded"),
     "code of a transformer": ("config.json", {"auto_map": {"AutoConfig": "evil.Config"}, "model_type": "x"}, "code"),
     "another tokenizer": ("sentence_bert_config.json", {"tokenizer_name_or_path": "/etc"}, "names another tokenizer"),
-    "unknown kind": (SETTINGS, {"model_type": "x"}, "is a x, which is not a SentenceTransformer"),
+    "unknown kind": (SETTINGS, {"model_type": "x"}, "model_type in its config_sentence_transformers.json is 'x'"),
     "another shape": ("config.json", {"intermediate_size": 47}, "are missing or have another shape"),
     "more layers": ("config.json", {"num_hidden_layers": 3}, "are missing or have another shape"),
     "no padding": ("tokenizer_config.json", {"pad_token": None}, "has no padding token"),

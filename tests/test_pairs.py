@@ -182,7 +182,7 @@ def test_pairs_are_selected_by_label_or_score(tmp_path, kind, base):
     for values, message in (
         ({"where": "Label=2"}, "--where Label=2: no row has this value; the first distinct values are 0, 1"),
         ({"where": "label"}, "must be COLUMN=VALUE"),
-        ({"where": "other=1"}, "has 0 columns 'other'; its columns are: sentence_A"),
+        ({"where": "other=1"}, "has no column 'other'; its columns are: sentence_A"),
         ({"min_score": 9.0}, "--min-score 9: no row"),
     ):
         with pytest.raises(InputError, match=message):

@@ -229,9 +229,10 @@ def test_run_files_keep_the_order_of_scores_that_float32_cannot_tell_apart(tmp_p
             read_run(path)
     with pytest.raises(InputError, match="holds white space"):
         write_run(path, {"q 1": ranking})
-    path.write_text("q b c 1 2 x\n", encoding="utf8")
-    with pytest.raises(InputError, match="holds none of the judged queries"):
-        FromRun(str(path)).rank_documents({"other": ""}, {})
+    for text, message in (("q b c 1 2 x\n", "holds none of the judged queries"), ("", "the file is empty")):
+        path.write_text(text, encoding="utf8")
+        with pytest.raises(InputError, match=message):
+            FromRun(str(path)).rank_documents({"other": ""}, {})
 
 
 @pytest.mark.parametrize(

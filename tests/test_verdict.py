@@ -226,7 +226,7 @@ def test_held_out_pairs_judge_a_run_on_pairs(base, sample_rows, tmp_path):
 def test_a_column_that_cannot_judge_is_refused_or_said(base, labelled, short_corpus, tmp_path, sample_rows):
     with pytest.raises(InputError, match=r"--labels label: .*short\.txt is not a table with such a column"):
         train(base.replace(corpus=short_corpus, labels="label"))
-    with pytest.raises(InputError, match=r"--labels other: .* has 0 columns 'other'; its columns are: text, label"):
+    with pytest.raises(InputError, match=r"--labels other: .* has no column 'other'; its columns are: text, label"):
         train(base.replace(corpus=labelled, column="text", labels="other"))
     with pytest.raises(InputError, match="--judged-queries nowhere: no such folder"):
         train(base.replace(corpus=short_corpus, judged_queries="nowhere"))

@@ -129,6 +129,8 @@ def import_methods(path: str) -> str:
         loader.exec_module(module)
     except InputError:
         raise
+    except SyntaxError as error:
+        raise InputError(f"--import {path}: line {error.lineno}: SyntaxError: {error.msg}") from None
     except Exception as error:  # whatever the file raises
         line = traceback.extract_tb(error.__traceback__)[-1].lineno
         raise InputError(f"--import {path}: line {line}: {type(error).__name__}: {error}") from None

@@ -188,11 +188,9 @@ def _equal(cells: Iterable[str], wanted: str) -> tuple[npt.NDArray[np.bool_], st
 def values_of(files: Sequence[str], option: str, column: str) -> Iterator[str]:
     for path in files:
         names = tables.column_names(path)
-        if names.count(column) != 1:
-            raise InputError(
-                f"{option}: {path} has {names.count(column)} columns {column!r}; its columns are: "
-                f"{', '.join(names[:20])}"
-            )
+        if (count := names.count(column)) != 1:
+            has = f"has {count} columns" if count else "has no column"
+            raise InputError(f"{option}: {path} {has} {column!r}; its columns are: {', '.join(names[:20])}")
         yield from tables.column_values(path, column)
 
 

@@ -114,6 +114,8 @@ class Encoder(TextEncoder, SentenceTransformer):
         if pooler is not None and pooler not in POOLERS:
             raise unknown("--pooler", pooler, POOLERS)
         name = "" if model is None else fspath(model)
+        if bool(name) == (modules is not None):
+            raise InputError("Encoder: give the name or folder of a model, or modules, and not both")
         self.given = name, pooler
         place = pick_device(device)
         self.precision, self.precision_reason = pick_precision(place, precision)

@@ -200,7 +200,10 @@ def check_folder(folder: Path) -> None:
     if any(kind_of(entry) in SPARSE for entry in modules):
         kind = "SparseEncoder"
     if kind != "SentenceTransformer":  # sentence-transformers would leave out modules
-        why = OTHER_MODELS.get(str(kind), "is not a SentenceTransformer")
+        if (why := OTHER_MODELS.get(str(kind))) is None:
+            raise InputError(
+                f"model_type in its config_sentence_transformers.json is {shown(kind)}; name another model"
+            )
         raise InputError(
             f"is a {kind}, which {why}; use it with sentence_transformers.{kind}, and pass a SentenceTransformer to cse"
         )
