@@ -16,7 +16,8 @@ from .data import RunIndex
 from .judging import Judge
 from .selection import EvaluationData
 from .step.encode import Forward
-from .step.state import Schedule, TrainState
+from .step.optimiser import Schedule
+from .step.state import TrainState
 
 
 @dataclass

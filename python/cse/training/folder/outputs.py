@@ -41,7 +41,7 @@ from ...encoder.saving import model_card, save_encoder
 from ...errors import InputError
 from ...evaluation.verdict import Verdict, markdown
 from ..run import Run
-from ..step.distributed import World
+from ..step.ranks import World
 from . import find
 from .find import CONFIG, FOLDER, MANIFEST
 
