@@ -143,31 +143,31 @@ def test_training_packs_rows_and_gives_the_same_embeddings(request, run_config, 
     inputs = batch(rows=GROUP + 3, columns=9)
     padding = encoder.tokenizer.pad_token_id
     inputs["input_ids"] = torch.where(inputs["attention_mask"].bool(), inputs["input_ids"] + 10, padding)
-    found = encoder(inputs)
+    found = encoder.embed(inputs)
     encoder.packed = False
-    assert torch.allclose(found, encoder(inputs), rtol=0, atol=1e-12)
+    assert torch.allclose(found, encoder.embed(inputs), rtol=0, atol=1e-12)
 
 
 def test_a_pass_without_tokens_is_that_of_padded_rows(run_config):
     encoder = prepare(run_config.replace(pooler="avg")).state.encoder
     assert encoder.packs
-    z = encoder({"input_ids": torch.zeros(2, 3, dtype=torch.long), "attention_mask": torch.zeros(2, 3)})
+    z = encoder.embed({"input_ids": torch.zeros(2, 3, dtype=torch.long), "attention_mask": torch.zeros(2, 3)})
     assert z.shape == (2, encoder.embedding_dim)
 
 
 def test_hooks_of_the_transformer_receive_hidden_states_by_row(run_config):
     encoder = prepare(run_config.replace(pooler="avg_first_last")).state.encoder
     inputs = batch(rows=5, columns=9)
-    encoder(inputs)  # leaves the hooks with which transformers captures hidden states
+    encoder.embed(inputs)  # leaves the hooks with which transformers captures hidden states
     assert not is_hooked(encoder.backbone)
     seen = []
     layer = encoder.backbone.encoder.layer[0]
     handle = layer.register_forward_hook(lambda module, inputs, output: seen.append(tuple(output.shape[:2])))
     assert is_hooked(encoder.backbone)
     assert not encoder.packs
-    encoder(inputs)
+    encoder.embed(inputs)
     handle.remove()
-    encoder(inputs)
+    encoder.embed(inputs)
     assert seen == [(5, 9)]
     assert encoder.packs
     handle = layer.register_full_backward_hook(lambda module, inputs, outputs: None)

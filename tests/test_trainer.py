@@ -278,7 +278,9 @@ def test_a_training_step_equals_one_written_in_plain_pytorch(base):
         tokens = model.tokenizer(
             batch.blocks[name].texts, padding=True, truncation=True, max_length=32, return_tensors="pt"
         )
-        views[name], views[twin] = model({key: torch.cat([value] * 2) for key, value in tokens.items()}).view(2, 8, -1)
+        views[name], views[twin] = model.embed({key: torch.cat([value] * 2) for key, value in tokens.items()}).view(
+            2, 8, -1
+        )
     loss = contrastive_loss(views, logits="focal", objective="nt-xent", temperature=0.05)
     assert loss.item() == pytest.approx(steps(result.folder)[0]["loss"], rel=1e-5)
     loss.backward()
@@ -468,7 +470,7 @@ def test_scores_without_labels_are_computed_in_the_precision_of_the_run_and_dev_
     def recorded(self, texts, **settings):
         used.append(settings.get("precision", "fp32"))
         vectors = encode(self, texts, **settings)
-        assert self.evaluated.precision == "fp32"
+        assert self.precision == "fp32"
         return vectors
 
     monkeypatch.setattr(SentenceEncoder, "encode", recorded)
