@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -119,7 +121,9 @@ class SentenceEncoder(Encoder):
         z: Tensor = features["sentence_embedding"]
         return z
 
-    def encode(self, texts: Sequence[str], *, precision: str = "fp32", **settings: Any) -> Any:  # type: ignore[override]
+    def encode(  # type: ignore[override]
+        self, texts: Sequence[str], *, precision: str = "fp32", **settings: Any
+    ) -> npt.NDArray[np.float32]:
         """Encodes texts in evaluation mode, in the precision ``fp32`` or ``bf16``."""
         was_training, before = self.training, self.precision
         if self.device.type != "cpu":  # small batches would leave a GPU idle
@@ -128,7 +132,7 @@ class SentenceEncoder(Encoder):
         self.eval()
         try:
             with torch.compiler.set_stance("force_eager"):  # texts have many lengths
-                return super().encode(texts, **settings)
+                return super().encode(texts, **settings)  # type: ignore[no-any-return]
         finally:
             self.train(was_training)
             self.precision = before
@@ -211,10 +215,9 @@ def load_encoder(
         ]
         for pooling in poolings:
             check_width(pooling, after, source.pooler)
+        pooled: list[nn.Module] = poolings[0]
         if len(poolings) > 1:
             pooled = [OnlyIn("training", *poolings[0]), OnlyIn("evaluation", *poolings[1])]
-        else:
-            pooled = poolings[0]
         for module in pooled:
             module.requires_grad_(False)
         encoder.replace_modules([transformer, *pooled, *after])

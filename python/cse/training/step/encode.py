@@ -23,10 +23,10 @@ from ...augment.base import View
 from ...encoder.acceleration import GROUP, by_length, one_lookup
 from ...encoder.device import autocast, copied_to, on_device
 from ...encoder.trained import SentenceEncoder
-from ...features.base import hooked
+from ...hooks.base import hooked
 from ...views import RowStep, Views, entry_keys
 from ..batches.batches import SENTENCES, Batch
-from .distributed import World
+from .ranks import World
 
 if TYPE_CHECKING:
     from .state import TrainState
@@ -161,7 +161,8 @@ class Forward:
 def nothing(encoder: SentenceEncoder, width: int | None = None) -> Tensor:
     """Returns empty embeddings ``(0, width)`` in the autograd graph; default width: the encoder's embedding size."""
     trained = next((p for p in encoder.parameters() if p.requires_grad), next(encoder.parameters()))
-    return trained.flatten()[:0].reshape(0, width or encoder.embedding_dim)
+    z: Tensor = trained.flatten()[:0].reshape(0, width or encoder.embedding_dim)
+    return z
 
 
 def encode_views(state: TrainState, inputs: Inputs, forward: Forward) -> dict[str, Tensor]:
