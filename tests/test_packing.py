@@ -4,8 +4,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from cse.encoder import acceleration
-from cse.encoder.acceleration import GROUP, FastDropout, can_pack, encode_packed, is_hooked, is_packable
+from cse.encoder.fast.dropout import FastDropout, use_fast_dropout
+from cse.encoder.fast.lengths import GROUP
+from cse.encoder.fast.packing import MODELS, can_pack, encode_packed, is_hooked, is_packable
 from cse.training.setup import prepare
 
 SIZES = {
@@ -22,7 +23,7 @@ SIZES = {
 def backbone(kind, **changes):
     torch.manual_seed(0)
     model = AutoModel.from_config(AutoConfig.for_model(kind, **{**SIZES, **changes})).double().eval()
-    acceleration.use_fast_dropout(model)
+    use_fast_dropout(model)
     return model
 
 
@@ -36,7 +37,7 @@ def batch(rows=GROUP + 9, columns=17, left=False, empty=False):
     return {"input_ids": torch.where(mask.bool(), ids, 1), "attention_mask": mask}
 
 
-@pytest.mark.parametrize("kind", acceleration.MODELS)
+@pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("types", [False, True])
 def test_packed_rows_have_the_hidden_states_and_gradients_of_padded_rows(kind, side, types):

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from cse import InputError, TrainConfig, train
-from cse.encoder.acceleration import by_length, one_lookup
+from cse.encoder.fast.lengths import by_length, one_lookup
 from cse.training.batches.batches import Batch
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare

@@ -256,7 +256,7 @@ def test_the_selected_model_is_scored_on_sts_tasks_at_the_end(base, tmp_path, sa
 
 def test_a_training_step_equals_one_written_in_plain_pytorch(base):
     """The plain version takes the encoder and the loss from cse, and gradient clipping and AdamW from PyTorch."""
-    from cse.encoder.acceleration import use_fast_dropout
+    from cse.encoder.fast.dropout import use_fast_dropout
     from cse.encoder.resolve import find_model
     from cse.encoder.trained import load_encoder
     from cse.losses.contrastive import contrastive_loss

@@ -21,9 +21,9 @@ from torch import nn
 from .._core import __version__
 from ..errors import InputError, check_list, for_python, unknown
 from ..progress import counting
-from .acceleration import batches_by_length
 from .base import Calls, TextEncoder, Vectors, check_finite, unit
 from .device import autocast, copied_to, pick_device, pick_precision
+from .fast.lengths import batches_by_length
 from .light import STATIC, LightEncoder
 from .modules import (
     Head,

@@ -17,9 +17,9 @@ from sentence_transformers.sentence_transformer import modules as library
 from torch import Tensor, nn
 
 from ..errors import InputError, first_line
-from .acceleration import encode_packed, is_hooked, is_packable
 from .device import pick_precision
 from .encoder import Encoder, quiet
+from .fast.packing import encode_packed, is_hooked, is_packable
 from .modules import (
     Head,
     OnlyIn,
@@ -55,7 +55,7 @@ class SentenceEncoder(Encoder):
         self.keep_head = False
         """Whether an MLP head is also applied in evaluation, and saved."""
         self.packed = False
-        """Whether the transformer can encode rows without padding; see ``cse.encoder.acceleration``."""
+        """Whether the transformer can encode rows without padding; see ``cse.encoder.fast.packing``."""
         self.adapters: str | None = None
         """Name of the LoRA adapters that are trained instead of the weights."""
 

@@ -20,8 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ... import rng
 from ...augment.base import View
-from ...encoder.acceleration import GROUP, by_length, one_lookup
 from ...encoder.device import autocast, copied_to, on_device
+from ...encoder.fast.lengths import GROUP, by_length, one_lookup
 from ...encoder.trained import SentenceEncoder
 from ...hooks.base import hooked
 from ...views import RowStep, Views, entry_keys
