@@ -9,7 +9,7 @@ from sentence_transformers.sentence_transformer.modules import Transformer
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, processors
 from transformers import AutoConfig, AutoModel, AutoTokenizer, CanineTokenizer
 
-from cse.encoder.modules import pooling_modules
+from cse.encoder.pooling_modules import pooling_modules
 
 SIZES = {
     "vocab_size": 2000, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,

@@ -27,19 +27,17 @@ from .fast.lengths import batches_by_length
 from .light import STATIC, LightEncoder
 from .modules import (
     Head,
-    MaskPooling,
     OnlyIn,
     Transformer,
     check_width,
     in_evaluation,
     normalizes,
-    pooler_of,
-    pooling_modules,
     split,
 )
 from .older_names import load_as_stored, write_older_names
 from .other import ENCODERS, OtherEncoder, OtherModule
 from .pooling import POOLERS
+from .pooling_modules import MaskPooling, pooler_of, pooling_modules
 from .resolve import (
     base_of,
     family_in,

@@ -90,7 +90,7 @@ def find_model(name: str) -> Source:
         if modules:
             from sentence_transformers.sentence_transformer import modules as library
 
-            from .modules import MaskPooling, pooler_of
+            from .pooling_modules import MaskPooling, pooler_of
 
             kinds = {"Pooling": MaskPooling, "WeightedLayerPooling": library.WeightedLayerPooling}
             pooling = [

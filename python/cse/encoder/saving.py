@@ -87,7 +87,8 @@ def model_card(
     """Returns the card of a trained encoder as Markdown with the metadata block of the Hugging Face hub."""
     from huggingface_hub import ModelCard, ModelCardData
 
-    from .modules import Head, in_evaluation, pooler_of, split
+    from .modules import Head, in_evaluation, split
+    from .pooling_modules import pooler_of
 
     kept, dims = encoder.keep_head and encoder.training_pooler == "cls", encoder.trained_dims
     pooling, after = split(in_evaluation(encoder))

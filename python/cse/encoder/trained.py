@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -11,12 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from sentence_transformers.sentence_transformer import modules as library
 from torch import Tensor, nn
 
-from ..errors import InputError, first_line
+from ..errors import InputError
+from . import masked
 from .device import pick_precision
 from .encoder import Encoder, quiet
 from .fast.packing import encode_packed, is_hooked, is_packable
@@ -29,10 +27,9 @@ from .modules import (
     in_evaluation,
     is_causal,
     normalizes,
-    pooler_of,
-    pooling_modules,
     split,
 )
+from .pooling_modules import pooler_of, pooling_modules
 from .resolve import Source, naming_model
 from .tokens import POOLED
 
@@ -138,45 +135,10 @@ class SentenceEncoder(Encoder):
             self.precision = before
 
     def masked_language_model(self) -> tuple[nn.Module, bool]:
-        """Returns a masked language model with this encoder's transformer, and whether its head is new.
+        """Returns a masked language model with this encoder's transformer, and whether its head is new."""
+        return masked.masked_language_model(self)
 
-        The head is that of the checkpoint, else of the folder ``mlm_head`` next to its weights, else a new one.
-        """
-        from transformers import AutoModelForMaskedLM
-
-        name, path = self.source.name, Path(self.source.path)
-        if self.tokenizer.mask_token_id is None:
-            raise InputError(f"--mlm-weight: the tokenizer of {name} has no mask token; use a model like BERT")
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                model, report = AutoModelForMaskedLM.from_pretrained(
-                    path, local_files_only=True, output_loading_info=True
-                )
-            model = model.float()
-            setattr(model, model.base_model_prefix, self.backbone)
-            output = model.get_output_embeddings()
-            if output is not None and getattr(model.config, "tie_word_embeddings", True):
-                output.weight = self.backbone.get_input_embeddings().weight
-            head = mlm_head(model)
-            new, stored = bool(head.keys() & set(report["missing_keys"])), path / MLM_HEAD
-            if new and stored.is_file():
-                new, weights = False, load_file(stored)
-                with torch.no_grad():
-                    for key, values in head.items():
-                        values.copy_(weights[key])
-        except (ValueError, OSError, SafetensorError, KeyError, RuntimeError) as error:
-            raise InputError(
-                f"--mlm-weight: {name} cannot be loaded as a masked language model ({first_line(error)})"
-            ) from None
-        return model, new
-
-    @staticmethod
-    def save_masked_language_model(model: nn.Module, folder: Path) -> None:
-        """Saves the head of a masked language model in ``folder``, from which ``masked_language_model`` loads it."""
-        (folder / MLM_HEAD).parent.mkdir()
-        head = {name: values.detach().cpu().contiguous() for name, values in mlm_head(model).items()}
-        save_file(head, folder / MLM_HEAD)
+    save_masked_language_model = staticmethod(masked.save_head)
 
 
 def load_encoder(
@@ -281,13 +243,3 @@ def check_mask(encoder: SentenceEncoder) -> None:
         raise InputError(
             f"--pooler mask: the tokenizer of {encoder.source.name} adds no mask token; use --encoder-method prompt"
         )
-
-
-MLM_HEAD = Path("mlm_head", "model.safetensors")  # next to the encoder
-
-
-def mlm_head(model: Any) -> dict[str, nn.Parameter]:
-    """Returns the parameters of the head of a masked language model by name, without tied token embeddings."""
-    shared = model.get_input_embeddings().weight
-    prefix = f"{model.base_model_prefix}."
-    return {name: p for name, p in model.named_parameters() if not name.startswith(prefix) and p is not shared}
