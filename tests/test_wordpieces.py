@@ -332,7 +332,7 @@ def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glov
     assert [hit.row for hit in found] == sorted(range(15), key=lambda row: (-scores[row], row))[:3]
     names = {path.name.split("-", 2)[2] for path in (tmp_path / "index").glob("bm25-*")}
     assert names == {"unicode-none-none", "wordpieces-none-none"}
-    index.add(["unplayed"])
+    index = SearchIndex.build(index.encoder, [*texts, "unplayed"], tmp_path / "index")
     assert 15 in index._words(fusion).search("replayed", 20)
     assert len(list((tmp_path / "index").glob("bm25-*"))) == 1
     search = ("search", tiny_bert, "-o", tmp_path / "index", "--query", "replayed", "--bm25-tokenizer")

@@ -81,7 +81,8 @@ class Scored:
 
 
 def rows_standardised(scores: Array) -> Array:
-    return np.stack([hybrid.standardised(line) for line in scores])
+    spread = scores.std(axis=1, keepdims=True)
+    return np.asarray((scores - scores.mean(axis=1, keepdims=True)) / np.where(spread > 0, spread, 1))
 
 
 def pooled(dense: Array, lexical: Array, a: float, b: float, w: float, r: float) -> Array:
