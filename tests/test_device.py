@@ -73,7 +73,7 @@ class Noise(FeatureMethod):
 @pytest.mark.parametrize("name", ["focal chunks", "accumulated", "standard mlm", "mixed una columns", "two layers"])
 def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
     """Tensors on the meta device have no values, so code that reads a value raises an error."""
-    monkeypatch.setattr("cse.training.step.state.use_fast_dropout", mask_always)
+    monkeypatch.setattr("cse.training.step.acceleration.use_fast_dropout", mask_always)
     run = prepare(run_config.replace(**CASES[name]))
     state = run.state
     state.encoder.to("meta").train()
