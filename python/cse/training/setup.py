@@ -30,7 +30,9 @@ from .batches.checks import check_learnable, examine
 from .batches.tokens import open_tokens
 from .data import RunIndex, TrainingData, open_data
 from .folder.outputs import choose_folder
-from .run import Run, open_evaluation
+from .judging import Judge
+from .run import Run
+from .selection import open_evaluation
 from .settings import precedence
 from .settings.config import ResolvedConfig, TrainConfig
 from .settings.presets import families
@@ -134,8 +136,7 @@ def prepare(
         reason=reason,
         tokens=ids,
         evaluation=evaluated,
-        measures=evaluated.measures(opened),
-        unjudged=opened.unjudged,
+        judge=Judge.of(evaluated, opened),
         facts=facts,
         card={"model": final.model, "seed": final.seed, **public},
         examples=examples,
