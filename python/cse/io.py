@@ -360,6 +360,18 @@ def _record(line: bytes) -> Any:
     return json.loads(text) if check.decode("ascii", "replace") == hash_bytes(text) else None
 
 
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a record, to be written as JSON, with a hash of its values; see ``is_sealed``."""
+    values = json.loads(dumps(record))
+    return {**values, "check": hash_bytes(dumps(values).encode())}
+
+
+def is_sealed(record: Any) -> bool:
+    """Returns whether a record that was read from JSON has the values with which ``sealed`` made it."""
+    values = dict(record)
+    return bool(values.pop("check", None) == hash_bytes(dumps(values).encode()))
+
+
 SURROGATES = re.compile("[\ud800-\udfff]")
 
 
