@@ -103,12 +103,17 @@ from cse.cli import group
 from cse import _core
 from cse.options import options_of
 from cse.training import loop, setup
-from cse.training.settings import precedence as changes
-from cse.training.settings.config import TrainConfig
-from cse.training.settings.declared import GROUPS
-from cse.training.settings.precedence import resolve, with_preset
 from cse.training.settings.presets import preset_names
-from cse.training.settings.values import SETTINGS, TABLES, method_flags
+try:
+    from cse.cli.commands import methods as combined
+    from cse.encoder.resolve import Source
+    from cse.training.settings.names import SETTINGS, TABLES, method_flags
+    from cse.training.settings.resolve import recipe_reason, resolve
+except ImportError:  # of version 34e655e7
+    from cse.training.settings import precedence as combined
+    from cse.training.settings.precedence import recipe_reason, resolve, with_preset
+    from cse.training.settings.values import SETTINGS, TABLES, method_flags
+    Source = None
 
 kinds, output, given = sys.argv[1].split(","), Path(sys.argv[2]), json.loads(Path("runs.json").read_text())
 
@@ -122,9 +127,14 @@ def run(*arguments):
     group.cli.main(list(map(str, arguments)), standalone_mode=False)
 
 def final(config, family, own_pooler=None, precision=None):
-    resolved = resolve(with_preset(config), family, own_pooler, precision)
-    described = [changes.recipe_reason(resolved, family), setup.describe_loss(resolved), repr(sorted(resolved.methods))]
-    return resolved, "\n".join([resolved.to_toml(), *described, resolved.public().to_toml()])
+    if Source is None:
+        resolved = resolve(with_preset(config), family, own_pooler, precision)
+        loss, public = setup.describe_loss(resolved), resolved.public().to_toml()
+    else:
+        resolved = resolve(config, lambda name: Source(name, name, name, family, own_pooler))
+        resolved = resolved.changed(precision=precision) if precision else resolved
+        loss, public = setup.describe_loss(resolved.loss, resolved.contrastive), resolved.public_toml()
+    return resolved, "\n".join([resolved.to_toml(), recipe_reason(resolved, family), loss, public])
 
 def resolved(family, *others, **values):
     try:
@@ -215,7 +225,7 @@ for name in group.cli.list_commands(root) if "help" in kinds else ():
     found("help", name, command.get_help(click.Context(command, parent=root, info_name=name)))
 for family in given["families"] if "settings" in kinds else ():
     for positive, (loss, chosen), (form, una) in itertools.product(
-        AUGMENTATIONS.names(), changes.losses().items(), changes.UNA.items()
+        AUGMENTATIONS.names(), combined.losses().items(), combined.UNA.items()
     ):
         source = {"pairs": "pairs.csv"} if positive == PAIRS_POSITIVE else {"corpus": "corpus.txt"}
         values = {**source, "positive": positive, **chosen, **una}

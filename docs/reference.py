@@ -20,7 +20,7 @@ from cse.cli.commands.train import setting_options
 from cse.evaluation import EVALUATIONS
 from cse.options import Option, options_of
 from cse.training.settings.declared import GROUPS
-from cse.training.settings.values import TABLES, method_flags
+from cse.training.settings.names import TABLES, method_flags
 
 DOCS = Path(__file__).resolve().parent
 

@@ -19,6 +19,8 @@ from .batches.batches import Batches
 from .batches.tokens import StoredTokens
 from .data import RunIndex, TrainingData
 from .selection import Selector
+from .settings.declared import Evaluation
+from .settings.resolve import Resolved
 from .step.encode import Forward
 from .step.optimiser import Schedule
 from .step.state import TrainState
@@ -54,8 +56,8 @@ class EvaluationData:
         return [*self.queries, *halves, *of_data] if data.labelled else [*self.queries, *of_data, *halves]
 
 
-def open_evaluation(settings: Any, whole: bool) -> EvaluationData:
-    """Reads the development sets, the judged queries and the STS tasks that the ``TrainConfig`` names."""
+def open_evaluation(settings: Evaluation, whole: bool) -> EvaluationData:
+    """Reads the development sets, the judged queries and the STS tasks that the settings name."""
     tasks = load_tasks(settings.data, settings.allow_partial) if settings.data else []
     queries = [measuring.judged_queries(settings.judged_queries)] if settings.judged_queries else []
     pairs = read_dev(settings.dev, settings.data)
@@ -67,7 +69,7 @@ def open_evaluation(settings: Any, whole: bool) -> EvaluationData:
 class Run:
     """A training run, ready to start."""
 
-    config: Any  # the configuration (TrainConfig) with all options of the methods that are used, for callbacks to read
+    settings: Resolved  # with all options of the methods that are used
     folder: Path
     state: TrainState
     schedule: Schedule
@@ -89,7 +91,7 @@ class Run:
     base: BaseWeights = field(init=False)  # the weights before training, for merge_with_base
 
     def __post_init__(self) -> None:
-        self.base = BaseWeights(self.state.encoder, self.config.merge_with_base)
+        self.base = BaseWeights(self.state.encoder, self.settings.optimisation.merge_with_base)
 
     @property
     def device(self) -> str:
@@ -114,7 +116,7 @@ class RunResult:
     """Folder of the run, with best/, last/, log.jsonl, config.toml, environment.json, result.json and other files."""
     steps: int
     synthetic_steps: int
-    """Number of steps in which the first method in ``config.negatives`` made synthetic negatives."""
+    """Number of steps in which the first method in ``settings.methods.negatives`` made synthetic negatives."""
     seconds: float
     """Training time in seconds, without evaluation."""
     best_step: int
