@@ -32,7 +32,9 @@ from .batches.checks import check_learnable, examine
 from .batches.tokens import open_tokens
 from .data import RunIndex, TrainingData, open_data
 from .folder.outputs import choose_folder, named_folder
-from .run import Run, open_evaluation
+from .judging import Judge
+from .run import Run
+from .selection import open_evaluation
 from .settings.declared import Loss, Methods, Model, Optimisation
 from .settings.given import TrainConfig
 from .settings.presets import families
@@ -107,7 +109,7 @@ def prepare(
         steps=len(rows),
     )
     examples = make_examples(rows, methods, settings.methods.positive, seed)
-    text, warnings = examine(rows, negatives, tokenizer, length, built.encoder.max_length, model.model)
+    text, warnings = examine(rows, negatives, tokenizer, length, built.encoder.max_seq_length, model.model)
     warnings += [opened.unjudged] if opened.unjudged else []
     if folder is None:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in built.terms.values() if term.warning]
@@ -143,8 +145,7 @@ def prepare(
         reason=reason,
         tokens=ids,
         evaluation=evaluated,
-        measures=evaluated.measures(opened),
-        unjudged=opened.unjudged,
+        judge=Judge.of(evaluated, opened),
         facts=facts,
         card={"model": model.model, "seed": seed, **public},
         examples=examples,
@@ -165,10 +166,10 @@ def build_modules(
     source = find(model.model)
     loaded = load_encoder(source, model.pooler, keep_head=model.keep_head, eval_pooler=model.eval_pooler)
     trained = context.encoder = loaded.to(context.device)
-    length = settings.data.max_length
-    if length > trained.max_length:
-        raise InputError(f"--max-length: {length} is more than the {trained.max_length} tokens of the model; lower it")
-    prompted = prompts.training_prompts(trained.evaluated, model.prompt, bool(settings.data.pairs))
+    length, most = settings.data.max_length, trained.max_seq_length
+    if length > most:
+        raise InputError(f"--max-length: {length} is more than the {most} tokens of the model; lower it")
+    prompted = prompts.training_prompts(trained, model.prompt, bool(settings.data.pairs))
     hooks = {"anchor": methods.anchor_hook, "positive": methods.positive_hook}
     dropout = {"anchor": methods.anchor_dropout, "positive": methods.positive_dropout}
 
@@ -325,7 +326,8 @@ def second_encoder(
             f"--positive-encoder {name}: its embeddings have {second.embedding_dim} dimensions, and those of "
             f"{first.source.name} have {first.embedding_dim}; name a model with embeddings of the same size"
         )
-    return second.to(context.device)
+    second.to(context.device)
+    return second
 
 
 def check_used(
@@ -348,5 +350,5 @@ def check_used(
                 f"such as --una, or omit {flag}"
             )
     if settings.get("keep_head") and modules.encoder.head is None:
-        pooler = modules.encoder.pooler
+        pooler = modules.encoder.training_pooler
         raise InputError(f"--keep-head: --pooler {pooler} has no MLP head to keep; use --pooler cls")
