@@ -12,7 +12,7 @@ from typing import Any, NotRequired, TypedDict
 
 from ..errors import InputError
 from ..io import parse_json, read_json, read_toml
-from ..training.settings.precedence import SAME_RESULTS
+from ..training.folder.stored import SAME_RESULTS
 
 # Names in ``config.toml`` that are not compared: settings that do not affect what a step computes, and the table
 # ``given``.

@@ -41,6 +41,8 @@ from ...encoder.saving import model_card, save_encoder
 from ...errors import InputError
 from ...evaluation.verdict import Verdict, markdown
 from ..run import Run
+from ..settings.declared import Output
+from ..settings.resolve import Resolved
 from ..step.ranks import World
 from . import find
 from .find import CONFIG, FOLDER, MANIFEST
@@ -50,18 +52,23 @@ STATE = "state.json"
 FILES = ("weights", "optimizer", "generators", "selection")
 
 
-def choose_folder(config: Any) -> Path:
+def named_folder(output: Output) -> Path:
+    """Returns the folder of a run that was given a name; raises ``InputError`` if the name is invalid or in use."""
+    name = str(output.name)
+    if not name.isprintable() or not name.strip() or "/" in name or name in (".", ".."):
+        raise InputError(f"--name: {name!r} cannot be the name of a folder; use letters, digits, - and _")
+    find.check_free(Path(output.output) / name)
+    return Path(output.output) / name
+
+
+def choose_folder(settings: Resolved) -> Path:
     """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use."""
-    parent, name = Path(config.output), str(config.name)
-    if config.name is not None:
-        if not name.isprintable() or not name.strip() or "/" in name or name in (".", ".."):
-            raise InputError(f"--name: {name!r} cannot be the name of a folder; use letters, digits, - and _")
-        find.check_free(parent / name)
-        return parent / name
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(config.model).name) or "model"
-    stem = "-".join([stem, config.loss, *config.negatives, f"seed{config.seed}"])
-    number = 1
-    while (folder := parent / (stem if number == 1 else f"{stem}-{number}")).exists():
+    output, number = settings.output, 1
+    if output.name is not None:
+        return named_folder(output)
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(settings.model.model).name) or "model"
+    stem = "-".join([stem, settings.loss.loss, *settings.methods.negatives, f"seed{output.seed}"])
+    while (folder := Path(output.output) / (stem if number == 1 else f"{stem}-{number}")).exists():
         number += 1
     return folder
 
@@ -92,7 +99,7 @@ def _claimed(run: Run, held: ExitStack) -> Path:
             run.folder.mkdir(parents=True)
             break
         except FileExistsError:
-            folder = choose_folder(run.config)
+            folder = choose_folder(run.settings)
             if folder == run.folder:  # the name was given, and nothing has been saved there
                 break
             run.folder = folder
@@ -183,7 +190,7 @@ def save_checkpoint(run: Run, keep: int, world: World) -> None:
             tensors = {key: tensor.detach().contiguous() for key, tensor in tensors.items()}
             save_file(tensors, fresh / f"{part}.safetensors")
         # json.dumps writes NaN, which standard JSON does not allow; only cse reads this file, with json.loads.
-        for name, text in ((STATE, json.dumps(record) + "\n"), (CONFIG, run.config.to_toml())):
+        for name, text in ((STATE, json.dumps(record) + "\n"), (CONFIG, run.settings.to_toml())):
             (fresh / name).write_text(text, encoding="utf8")
         hashes = io.hash_files(fresh)
         (fresh / MANIFEST).write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf8")
@@ -297,6 +304,6 @@ def describe(run: Run) -> None:
         "held_out": run.state.selector.held_out,
         "synthetic": run.state.selector.negatives,
     }
-    io.write_text(run.folder / CONFIG, run.config.to_toml())
+    io.write_text(run.folder / CONFIG, run.settings.to_toml())
     io.write_text(run.folder / "environment.json", io.dumps(environment, indent=2) + "\n")
     io.write_text(run.folder / "data.json", io.dumps(data) + "\n")
