@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shutil
+import sys
 from base64 import b64decode
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -71,13 +72,13 @@ def dev_run(trained, folder, sample_rows):
 
 
 @pytest.fixture(scope="module")
-def material(run):
-    return curves.Material(read_run(run), device="cpu")
+def material(run, tiny_bert):
+    return curves.Material(read_run(run), str(tiny_bert), device="cpu")
 
 
 @pytest.fixture(scope="module")
-def dev_material(dev_run):
-    return curves.Material(read_run(dev_run), device="cpu")
+def dev_material(dev_run, tiny_bert):
+    return curves.Material(read_run(dev_run), str(tiny_bert), device="cpu")
 
 
 def page_of(folder):
@@ -347,8 +348,8 @@ def test_focal_curves_equal_the_formula_and_weights_are_derivatives_of_the_loss(
 
 @pytest.mark.parametrize(("which", "left_out"), [("run", ()), ("dev_run", ("focal",)), ("run", ("pairs",))])
 def test_report_writes_its_plots_as_files_and_prints_the_path_of_the_page_last(request, tmp_path, which, left_out):
-    page, pictures = tmp_path / "new" / "page.html", tmp_path / "pictures"
-    flags = ["--no-encode"] if "pairs" in left_out else ["--device", "cpu"]
+    page, pictures, model = tmp_path / "new" / "page.html", tmp_path / "pictures", request.getfixturevalue("tiny_bert")
+    flags = ["--no-encode"] if "pairs" in left_out else ["--device", "cpu", "--before", model]
     done = command("report", request.getfixturevalue(which), "-o", page, "--pictures", pictures, *flags)
     assert done.stdout.splitlines()[-1] == str(page)
     kinds = {"training", "cosines", "alignment", "focal", "pairs"} - {*left_out}
@@ -372,22 +373,33 @@ def test_a_page_can_be_made_for_an_unfinished_run(run, tmp_path):
     assert read_run(copy).result is None
 
 
-def test_sections_are_left_out_if_texts_are_missing_or_models_cannot_be_compared(run, dev_run, tmp_path):
+def test_sections_are_left_out_if_texts_are_missing_or_models_cannot_be_compared(run, tiny_bert, tmp_path):
     copy = copy_of(run, tmp_path, "best", "data.json")
     page = report_page(curves.Material(read_run(copy), device="cpu"))
     assert set(page.left_out) == {"positives and negatives", "pairs"}
     assert "".join(Parsed(page.html).text).count("no data.json") == 2
     shutil.copy(run / "data.json", copy / "data.json")
-    assert "no encoder there" in report_page(curves.Material(read_run(copy))).left_out["pairs"]
-    gone = copy_of(dev_run, tmp_path / "dev")
-    for folder, old, new, message in (
-        (copy, "encoder_methods = []", 'encoder_methods = ["prompt"]', "--encoder-method prompt"),
-        (gone, "dev.tsv", "gone.tsv", r"gone\.tsv: no such file"),
-    ):
-        config = (folder / "config.toml").read_text(encoding="utf8")
-        (folder / "config.toml").write_text(config.replace(old, new))
-        with pytest.raises((InputError, OSError), match=message):
-            compare_models(read_run(folder))
+    assert "no encoder there" in report_page(curves.Material(read_run(copy), str(tiny_bert))).left_out["pairs"]
+    config = (copy / "config.toml").read_text(encoding="utf8")
+    (copy / "config.toml").write_text(config.replace("encoder_methods = []", 'encoder_methods = ["prompt"]'))
+    with pytest.raises(InputError, match="--encoder-method prompt"):
+        compare_models(read_run(copy), str(tiny_bert))
+
+
+def test_a_page_shows_no_file_outside_the_run_that_its_configuration_names(dev_run, tiny_bert, tmp_path):
+    secret, opened = tmp_path / "secret.tsv", []
+    secret.write_text("1\tprivate words\tof nobody else\n2\tmore private words\tof nobody\n", encoding="utf8")
+    copy = copy_of(dev_run, tmp_path)
+    config = (copy / "config.toml").read_text(encoding="utf8").replace(str(dev_run.parents[1] / "dev.tsv"), str(secret))
+    assert str(secret) in config
+    (copy / "config.toml").write_text(config, encoding="utf8")
+    sys.addaudithook(lambda event, found: opened.append(str(found[0])) if event == "open" else None)
+    page = report_page(curves.Material(read_run(copy)))
+    assert page.left_out["pairs"].endswith(f"--before {tiny_bert}")
+    shown = report_page(curves.Material(read_run(copy), str(tiny_bert), device="cpu"))
+    assert "pairs" not in shown.left_out
+    assert str(secret) not in opened
+    assert "private" not in "".join(Parsed(shown.html).text).replace(str(secret), "")
 
 
 def test_runs_are_listed_with_the_settings_that_differ(cse, run, dev_run, folder):

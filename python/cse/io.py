@@ -15,7 +15,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -94,7 +94,8 @@ def naming(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        temporary = error.filename is not None and is_temporary(Path(os.fsdecode(error.filename)))
+        where = Path() if error.filename is None else Path(os.fsdecode(error.filename))
+        temporary = any(map(is_temporary, (where, *where.parents)))
         if (error.filename is not None and not temporary) or error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from None
@@ -268,8 +269,44 @@ def check_files(folder: Path, hashes: Mapping[str, str], names: Iterable[str]) -
             pass
 
 
-def contents(folder: Path) -> set[str]:
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+def contents(folder: Path, names: Collection[str] = ()) -> set[str]:
+    """Returns the paths, relative to a folder of a run or model, of its files, which may be read and copied.
+
+    Hidden files are left out, and with ``names`` all that are not in files or folders of these names. Links to folders
+    are not followed. Raises ``InputError`` for a link out of the folder, which would lead to files that the user did
+    not name. In the cache of the hub, the files of a snapshot are links to the blobs of the same model.
+    """
+    root = os.path.realpath(folder)
+    bound = os.path.dirname(os.path.dirname(root)) if os.path.basename(os.path.dirname(root)) == "snapshots" else root
+    found = set()
+    for place, folders, files in os.walk(folder):
+        top = Path(place) == Path(folder)
+        kept = [name for name in (*folders, *files) if name[0] != "." and not (top and names and name not in names)]
+        for path in (Path(place, name) for name in kept):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(bound):
+                raise InputError(f"{path}: is a link out of the folder; put a copy in its place, or remove it")
+            if path.is_file():
+                found.add(path.relative_to(folder).as_posix())
+        folders[:] = [name for name in folders if name in kept]
+    return found
+
+
+def copy_files(source: Path, target: Path, names: Iterable[str], *, link_weights: bool = False) -> None:
+    """Copies files from a folder to the same paths in another one, with their permissions.
+
+    With ``link_weights``, weights, which a run never modifies in place, become hard links if the file system has these.
+    """
+    for name in sorted(names):
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if link_weights and name.endswith(".safetensors"):
+            with suppress(OSError):
+                os.link(source / name, copy)
+                continue
+        with open(source / name, "rb") as content, naming(copy), open(copy, "wb") as file:
+            shutil.copyfileobj(content, file)
+            file.close()
+            copy_mode(source / name, copy)
 
 
 class LineFile:

@@ -6,8 +6,10 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from inspect import signature
 from os import PathLike, fspath
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +22,7 @@ from torch import nn
 
 from .._core import __version__
 from ..errors import InputError, check_list, for_python, unknown
+from ..io import copy_files
 from ..models.encoders import ENCODERS, OtherEncoder
 from ..progress import counting
 from .acceleration import batches_by_length
@@ -40,6 +43,7 @@ from .pooling_modules import MaskPooling, pooler_of, pooling_modules
 from .resolve import (
     base_of,
     family_in,
+    files_to_copy,
     find_folder,
     model_files,
     naming_model,
@@ -431,6 +435,20 @@ class Encoder(TextEncoder, SentenceTransformer):
         if isinstance(transformer, Transformer) and (self.keeps_tokenizer or transformer.do_lower_case):
             load_as_stored(Path(path), transformer.tokenizer)
         write_older_names(Path(path), self.max_seq_length if isinstance(transformer, Transformer) else None)
+
+    def push_to_hub(self, *arguments: Any, **settings: Any) -> str:
+        """Uploads the encoder; see ``SentenceTransformer.push_to_hub``.
+
+        Of a folder ``local_model_path``, only the files of a model are uploaded. Raises ``InputError`` for a link out
+        of the folder.
+        """
+        given = signature(super().push_to_hub).bind(*arguments, **settings).arguments
+        if not given.get("local_model_path"):
+            return str(super().push_to_hub(**given))
+        folder = Path(given["local_model_path"])
+        with TemporaryDirectory() as copy:
+            copy_files(folder, Path(copy), files_to_copy(folder))
+            return str(super().push_to_hub(**{**given, "local_model_path": copy}))
 
     def _update_default_model_id(self, model_card: str) -> str:
         """Returns the card of a model with its name on the hub in the code that loads it."""

@@ -6,7 +6,6 @@ import inspect
 import io
 import logging
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -22,14 +21,14 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from ..errors import InputError, RunError
-from ..io import fresh_folder, temporary_folder
+from ..io import copy_files, fresh_folder, temporary_folder
 from .base import unit
 from .encoder import Encoder
 from .light import MODEL, NOT_INSTALLED, OUTPUT, PROMPT_LENGTH, TOKENIZER
 from .light import ONNX as FOLDER
 from .modules import write_limit
 from .pooling import pooled_layers
-from .resolve import MINILM, best_of_run, find_model
+from .resolve import MINILM, best_of_run, files_to_copy, find_model
 
 INT8 = "model_int8.onnx"
 # Largest difference between embeddings from ONNX and from PyTorch, relative to the largest norm if it is above 1.
@@ -80,9 +79,11 @@ def export_onnx(
     if output is None:
         return _export(encoder, Path(source.path), Path(source.path), int8, say)
     with fresh_folder(Path(output)) as fresh:
+        place = Path(source.path)
         # *.bin files are not copied if the folder also holds weights as safetensors.
-        twice = ["*.bin"] if any(Path(source.path).glob("*.safetensors")) else []
-        shutil.copytree(source.path, fresh, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FOLDER, ".*", *twice))
+        twice = ".bin" if any(place.glob("*.safetensors")) else None
+        names = [name for name in files_to_copy(place) if name.split("/")[0] != FOLDER and Path(name).suffix != twice]
+        copy_files(place, fresh, names)
         write_limit(fresh, int(encoder.max_seq_length))
         return _export(encoder, fresh, Path(output), int8, say)
 

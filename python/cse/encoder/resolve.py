@@ -19,7 +19,7 @@ from typing import Any, NotRequired, TypedDict
 
 from .. import _core
 from ..errors import InputError, first_line, shortened, shown
-from ..io import read_json
+from ..io import contents, read_json
 
 MINILM = "minilm"
 MINILM_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
@@ -145,8 +145,8 @@ def read_modules(folder: Path) -> list[Module]:
 def check_inside(file: Path, path: str) -> None:
     """Raises ``InputError`` if a path that a file of the folder names is not a path inside the folder."""
     parts = PurePosixPath(path.replace("\\", "/"))
-    if parts.is_absolute() or ".." in parts.parts or ":" in path:
-        raise InputError(f"{file} names the path {shown(path)}, which is not inside the folder")
+    if parts.is_absolute() or ":" in path or any(part[0] == "." for part in parts.parts):
+        raise InputError(f"{file} names the path {shown(path)}, which is not inside the folder, or hidden")
 
 
 def kind_of(entry: Module) -> str:
@@ -167,7 +167,7 @@ def transformer_folder(folder: Path) -> Path:
 
 def base_of(path: Path) -> str | None:
     """Returns the folder of the base model of a folder that holds only a peft adapter; None for other folders."""
-    if not _is_adapter(path):
+    if not is_adapter(path):
         return None
     settings = read_json(path / ADAPTER, Adapter)
     if settings.get("peft_type") == "XLORA":
@@ -175,19 +175,20 @@ def base_of(path: Path) -> str | None:
     base = settings["base_model_name_or_path"]
     try:
         inner = transformer_folder(find_folder(base))
-        if _is_adapter(inner):
+        if is_adapter(inner):
             raise InputError("it is also an adapter; save it as a whole model first")
     except InputError as error:
         raise InputError(f"is an adapter of {base}, which cannot be loaded ({error})") from None
     return str(inner)
 
 
-def _is_adapter(folder: Path) -> bool:
+def is_adapter(folder: Path) -> bool:
     return (folder / ADAPTER).is_file() and not (folder / "config.json").exists()
 
 
 def check_folder(folder: Path) -> None:
     """Raises ``InputError`` for a model without dense sentence vectors, and for files outside the folder."""
+    contents(folder)
     for index in folder.rglob("*.index.json"):
         for file in set(read_settings(index).get("weight_map", {}).values()):
             check_inside(index, file)
@@ -370,17 +371,23 @@ def _within(seconds: float, ask: Callable[[], Any]) -> Any:
 # The files of a model, and their hash
 
 SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja")
-SKIPPED = ("onnx", "openvino", "checkpoints", "mlm_head")  # subfolders that do not change the embeddings
+SKIPPED = {"onnx", "openvino", "checkpoints", "mlm_head"}  # subfolders that do not change the embeddings
 
 
 def model_files(folder: Path, base: str | None = None) -> list[tuple[str, Path]]:
     """Returns the names and paths of the files of a model and its modules and, for an adapter, of the base model."""
-    paths = [path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file()]
-    files = [(path.relative_to(folder), path) for path in paths]
-    kept = [(str(name), path) for name, path in files if name.parts[0] not in SKIPPED and name.parts[0][0] != "."]
+    skipped = SKIPPED - {entry["path"].split("/")[0] for entry in read_modules(folder)}
+    names = [name for name in contents(folder) if Path(name).suffix in SUFFIXES and name.split("/")[0] not in skipped]
+    kept = [(name, folder / name) for name in names]
     if base is not None:
         kept += [(f"{Path(base).name}/{path.name}", path) for path in Path(base).iterdir() if path.is_file()]
     return sorted(kept)
+
+
+def files_to_copy(folder: Path) -> set[str]:
+    """Returns the paths, relative to the folder of a model, of the files that a copy of it or an upload holds."""
+    kinds, about = (*SUFFIXES, ".onnx", ".data"), ("README", "LICENSE")
+    return {name for name in contents(folder) if name.endswith(kinds) or name.startswith(about)}
 
 
 def model_digest(encoder: Any, prompt: str | None = None) -> str:

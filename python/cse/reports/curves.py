@@ -290,6 +290,8 @@ class Material:
     """The data that the plots of a run are drawn from, read or computed when first needed."""
 
     run: StoredRun
+    before: str | None = None
+    """The model before training; see ``compare_models``."""
     device: str = "auto"
     progress: Callable[[int, int], None] | None = None
     encode: bool = True
@@ -299,7 +301,7 @@ class Material:
     def compared(self) -> Compared:
         if not self.encode:
             raise InputError("--no-encode: the held-out texts must be encoded by both models; omit the flag")
-        return compare_models(self.run, device=self.device, progress=self.progress)
+        return compare_models(self.run, self.before, device=self.device, progress=self.progress)
 
     @property
     def kinds(self) -> list[str]:
@@ -318,8 +320,9 @@ class Material:
         folder.mkdir(parents=True, exist_ok=True)
         written = []
         for kind in self.kinds:
-            with suppress(InputError, OSError):  # the page says which ones are left out, and why
-                write(self.panels(kind), folder / f"{kind}.png")
+            with suppress(InputError):  # the page says which ones are left out, and why
+                panels = self.panels(kind)
+                write(panels, folder / f"{kind}.png")
                 written.append(str(folder / f"{kind}.png"))
         return written
 

@@ -12,6 +12,7 @@ from typing import Any, NotRequired, TypedDict
 
 from ..errors import InputError
 from ..io import parse_json, read_json, read_toml
+from ..training.folder.find import files_of
 from ..training.settings.precedence import SAME_RESULTS
 
 # Names in ``config.toml`` that are not compared: settings that do not affect what a step computes, and the table
@@ -111,6 +112,7 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
         elif inside := _runs_in(folder):
             why = f"is a folder of {len(inside)} runs; name one, like {inside[-1]}"
         raise InputError(f"{folder}: {why}")
+    files_of(folder)
     config: dict[str, Any] = {**read_toml(folder / "config.toml", ConfigFile, "; restore it")}
     records = _records(folder / "log.jsonl")
     if needs_log and not records:
@@ -165,9 +167,16 @@ class Result(TypedDict):
     neighbours: list[dict[str, Any]]
 
 
+class ScoredTexts(TypedDict):
+    left: list[str]
+    right: list[str]
+    gold: list[float]
+
+
 class DataFile(TypedDict):
     held_out: list[str]
     synthetic: list[str]
+    dev: NotRequired[dict[str, ScoredTexts]]
     facts: dict[str, str]
     examples: list[dict[str, Any]]
 
