@@ -19,7 +19,7 @@ from typing import Any, NotRequired, TypedDict
 
 from .. import _core
 from ..errors import InputError, first_line, shortened, shown
-from ..io import contents, read_json
+from ..io import checked, contents, read_json
 
 MINILM = "minilm"
 MINILM_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
@@ -186,6 +186,34 @@ def is_adapter(folder: Path) -> bool:
     return (folder / ADAPTER).is_file() and not (folder / "config.json").exists()
 
 
+LENGTHS = {
+    "tokenizer_config.json": "model_max_length",
+    "sentence_bert_config.json": "max_seq_length",
+    "config_sentence_transformers.json": "truncate_dim",
+}
+"""The settings that hold a number of tokens or dimensions which the libraries use as it is, by file."""
+
+
+class Dims(TypedDict, total=False):
+    """What cse stores in ``config_sentence_transformers.json`` of a model that was trained with ``--dims``."""
+
+    cse_dims: list[int]
+
+
+def check_lengths(folder: Path) -> None:
+    """Raises ``InputError`` for a length or a number of dimensions that is not an integer of at least 2."""
+    for file, name in LENGTHS.items():
+        for place in dict.fromkeys((folder, transformer_folder(folder))):
+            value = read_settings(place / file).get(name)
+            # Models on the hub have also 1e30, which is no limit, and "512".
+            digits = isinstance(value, str) and value.isdecimal()
+            whole = digits or isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+            if value is not None and (isinstance(value, bool) or not whole or float(value) < 2):
+                raise InputError(f"{name} in its {file} must be an integer of at least 2, got {shown(value)}")
+    file = "config_sentence_transformers.json"
+    checked(read_settings(folder / file), Dims, f"its {file}")
+
+
 def check_folder(folder: Path) -> None:
     """Raises ``InputError`` for a model without dense sentence vectors, and for files outside the folder."""
     contents(folder)
@@ -208,6 +236,7 @@ def check_folder(folder: Path) -> None:
         raise InputError(
             f"is a {kind}, which {why}; use it with sentence_transformers.{kind}, and pass a SentenceTransformer to cse"
         )
+    check_lengths(folder)
     for entry in modules:
         settings = read_settings(folder / entry["path"] / "config.json")
         activation = settings.get("activation_function") or "torch.nn."
