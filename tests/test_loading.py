@@ -51,6 +51,13 @@ CASES = {
     "no list": ("modules.json", {"a": 1}, "must be a list"),
     "number": ("config.json", 3, "must be an object"),
     "shard above": ("model.safetensors.index.json", {"weight_map": {"a": "../../x"}}, "not inside the folder"),
+    "shard in a folder": (
+        "model.safetensors.index.json",
+        {"weight_map": {"a": "onnx/a.safetensors"}},
+        "names the weights 'onnx/a.safetensors', which are not",
+    ),
+    "weights of another kind": ("config.json", {"transformers_weights": "weights.txt"}, "names the weights 'weights.txt'"),
+    "hidden module": ("modules.json", [{"path": ".x", "type": TRANSFORMER}], "which is not inside the folder, or hidden"),
     "text": ("1_Pooling/config.json", "text", "must be an object"),
 }
 

@@ -149,6 +149,13 @@ def check_inside(file: Path, path: str) -> None:
         raise InputError(f"{file} names the path {shown(path)}, which is not inside the folder, or hidden")
 
 
+def check_beside(file: Path, name: str) -> None:
+    """Raises ``InputError`` if weights that a file names are not a file beside it whose name says what it is."""
+    check_inside(file, name)
+    if "/" in name or not name.endswith((".safetensors", ".safetensors.index.json", ".bin")):
+        raise InputError(f"{file} names the weights {shown(name)}, which are not a .safetensors or .bin file beside it")
+
+
 def kind_of(entry: Module) -> str:
     """Returns the name of the class of an entry of ``modules.json``."""
     return entry["type"].rsplit(".", 1)[-1]
@@ -219,8 +226,11 @@ def check_folder(folder: Path) -> None:
     contents(folder)
     for index in folder.rglob("*.index.json"):
         for file in set(read_settings(index).get("weight_map", {}).values()):
-            check_inside(index, file)
+            check_beside(index, file)
     modules, config = read_modules(folder), read_settings(folder / "config.json")
+    for place in dict.fromkeys((folder, transformer_folder(folder))):
+        if name := read_settings(place / "config.json").get("transformers_weights"):
+            check_beside(place / "config.json", name)
     kind = read_settings(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
     classifies = any(str(item).endswith("ForSequenceClassification") for item in config.get("architectures") or ())
     scores = config.get("sentence_transformers") is not None or len(config.get("id2label") or ()) == 1
@@ -399,7 +409,7 @@ def _within(seconds: float, ask: Callable[[], Any]) -> Any:
 
 # The files of a model, and their hash
 
-SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja")
+SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja", ".bpe", ".codes")
 SKIPPED = {"onnx", "openvino", "checkpoints", "mlm_head"}  # subfolders that do not change the embeddings
 
 
@@ -411,6 +421,13 @@ def model_files(folder: Path, base: str | None = None) -> list[tuple[str, Path]]
     if base is not None:
         kept += [(f"{Path(base).name}/{path.name}", path) for path in Path(base).iterdir() if path.is_file()]
     return sorted(kept)
+
+
+def weights_digest(folder: Path) -> str:
+    """Returns a hexadecimal hash of all files of weights of a model, by which an exported file knows its model."""
+    weights = [(name, path) for name, path in model_files(folder) if path.suffix in (".safetensors", ".bin")]
+    content = [f"{name} {_core.hash_file(str(path))}" for name, path in weights]
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]
 
 
 def files_to_copy(folder: Path) -> set[str]:
