@@ -211,7 +211,7 @@ def test_a_file_that_was_made_from_other_weights_is_refused(copied, name):
     assert Encoder(f"onnx:{file}").encode(["a text"]).shape == (1, 32)
     weights = load_file(copied / "model.safetensors")
     save_file({name: values + 0.01 for name, values in weights.items()}, copied / "model.safetensors", {"format": "pt"})
-    with pytest.raises(InputError, match=r"onnx was made from other weights than those in .*repeat cse export --onnx"):
+    with pytest.raises(InputError, match=r"onnx was made from other weights than .* has now; repeat cse export --onnx"):
         Encoder(f"onnx:{file}")
 
 
@@ -273,5 +273,5 @@ def test_a_tokenizer_that_does_not_fit_the_exported_file_is_refused(copied, chan
 def test_a_number_of_dimensions_that_no_model_has_is_refused_beside_an_exported_file(copied, value):
     path = copied / "config_sentence_transformers.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "truncate_dim": value}))
-    with pytest.raises(InputError, match="truncate_dim in its config_sentence_transformers.json must be an integer of"):
+    with pytest.raises(InputError, match="truncate_dim in its config_sentence_transformers"):
         Encoder(f"onnx:{copied}")

@@ -29,7 +29,8 @@ def model(tiny_bert, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("link", "target"), [("vocab.txt", "vocab.txt"), ("more", ""), ("onnx", ""), ("README.md", "notes.txt"), ("1", "gone")]
+    ("link", "target"),
+    [("vocab.txt", "vocab.txt"), ("more", ""), ("onnx", ""), ("README.md", "notes.txt"), ("1", "gone")],
 )
 @pytest.mark.parametrize("command", ["encode", "export", "export in place", "push"])
 def test_a_link_out_of_a_model_is_refused_by_what_reads_copies_and_uploads_it(

@@ -56,8 +56,16 @@ CASES = {
         {"weight_map": {"a": "onnx/a.safetensors"}},
         "names the weights 'onnx/a.safetensors', which are not",
     ),
-    "weights of another kind": ("config.json", {"transformers_weights": "weights.txt"}, "names the weights 'weights.txt'"),
-    "hidden module": ("modules.json", [{"path": ".x", "type": TRANSFORMER}], "which is not inside the folder, or hidden"),
+    "weights of another kind": (
+        "config.json",
+        {"transformers_weights": "weights.txt"},
+        "names the weights 'weights.txt'",
+    ),
+    "hidden module": (
+        "modules.json",
+        [{"path": ".x", "type": TRANSFORMER}],
+        "which is not inside the folder, or hidden",
+    ),
     "text": ("1_Pooling/config.json", "text", "must be an object"),
 }
 

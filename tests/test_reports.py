@@ -2,23 +2,27 @@
 
 import itertools
 import json
+import random
 import re
 import shutil
 import sys
+import tomllib
 from base64 import b64decode
+from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 
-from conftest import config_of_eight_steps
+from conftest import config_of_eight_steps, run_here
 from cse import InputError, TfidfIndex, train
 from cse.evaluation.geometry import unit
 from cse.losses.base import focal
-from cse.reports import curves
+from cse.reports import curves, page
 from cse.reports.held_out import compare_models
 from cse.reports.page import report_page
 from cse.reports.runs import differing, find_runs, read_run
@@ -472,3 +476,89 @@ def test_the_page_shows_the_verdict_of_the_run_first(run, tmp_path):
     before, after = stored["before"]["mrr"], stored["best"]["mrr"]
     changes = {"before": before, "after": after, "difference": after - before}
     assert page.changes[0] == {"name": "Mean reciprocal rank of the other half", **changes}
+
+
+def test_a_picture_that_cannot_be_written_ends_the_command_with_its_name(run, tmp_path):
+    (tmp_path / "pictures" / "cosines.png").mkdir(parents=True)
+    flags = ("-o", tmp_path / "page.html", "--pictures", tmp_path / "pictures", "--no-encode")
+    done = run_here("report", run, *flags)
+    assert done.returncode == 2
+    assert "cosines.png: is a directory" in "".join(done.stderr.split("\n"))
+
+
+# Values that are put in the place of each value of the files of a run; the last one removes it.
+OTHERS = [
+    None,
+    True,
+    -1,
+    2.5,
+    10**400,
+    1e308,
+    float("inf"),
+    "",
+    "x",
+    "\ud800",
+    [],
+    {},
+    [[1]],
+    {"a": {"b": 1}},
+    "REMOVED",
+]
+
+
+def places(value, at=()):
+    yield at
+    items = value.items() if isinstance(value, dict) else list(enumerate(value))[:2] if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*at, key))
+
+
+def changed(value, place, other):
+    if not place:
+        return {} if other == "REMOVED" else other
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    if len(place) == 1 and other == "REMOVED":
+        del copy[place[0]]
+    else:
+        copy[place[0]] = changed(value[place[0]], place[1:], other)
+    return copy
+
+
+def dumped(file, value):
+    """Returns the content of a file; None if its format cannot hold the value."""
+    try:
+        if file == "config.toml":
+            return tomli_w.dumps(value).encode()
+        if file == "log.jsonl":
+            return "".join(json.dumps(line) + "\n" for line in value).encode()
+        return json.dumps(value).encode()
+    except (TypeError, AttributeError, ValueError):
+        return None
+
+
+@pytest.mark.parametrize("which", ["run", "dev_run"])
+@pytest.mark.parametrize("file", ["config.toml", "log.jsonl", "result.json", "environment.json", "data.json"])
+def test_a_changed_file_of_a_run_gives_a_page_or_one_sentence(request, tmp_path, monkeypatch, file, which):
+    """At all levels of the file: 300 changed files in all. The panels are drawn in each tenth page."""
+    text = (request.getfixturevalue(which) / file).read_text(encoding="utf8")
+    copy = copy_of(request.getfixturevalue(which), tmp_path, "best", "tensorboard")
+    parsed = {"config.toml": tomllib.loads, "log.jsonl": lambda text: [*map(json.loads, text.splitlines())]}
+    value = parsed.get(file, json.loads)(text)
+    cases = [(place, other) for place in places(value) for other in OTHERS]
+    drawn, outcomes = page.drawn, Counter()
+    for place, other in random.Random(file + which).sample(cases, 90):
+        content = dumped(file, changed(value, place, other))
+        if content is None or outcomes.total() == 30:
+            continue
+        (copy / file).write_bytes(content)
+        draw = outcomes.total() % 10 == 0
+        monkeypatch.setattr(page, "drawn", drawn if draw else lambda *_: b"")
+        try:
+            report_page(curves.Material(read_run(copy), encode=False)).html.encode()
+            differing(find_runs(copy))
+            outcomes["page"] += 1
+        except InputError as error:
+            outcomes["sentence" if str(copy) in str(error) and "\n" not in str(error) else "other"] += 1
+    assert outcomes.total() == 30
+    assert outcomes["sentence"]
+    assert not outcomes["other"]

@@ -96,8 +96,10 @@ def naming(path: str | Path) -> Iterator[None]:
     except OSError as error:
         where = Path() if error.filename is None else Path(os.fsdecode(error.filename))
         temporary = any(map(is_temporary, (where, *where.parents)))
-        if (error.filename is not None and not temporary) or error.errno is None:
+        if error.filename is not None and not temporary:
             raise
+        if error.errno is None:  # as raised by NumPy, with the numbers of bytes
+            raise OSError(f"{path}: cannot be written ({first_line(error)})") from None
         raise OSError(error.errno, error.strerror, str(path)) from None
     except Exception as error:
         if "os error" not in str(error) and "Error while serializing" not in str(error):
@@ -449,16 +451,23 @@ def _parsed(form: str, parse: Callable[[], object], shape: type[T], where: objec
 def checked(value: object, shape: type[T], where: object, remedy: str = "") -> T:
     """Returns a value unchanged if it has the declared shape, else raises ``InputError`` that names the place in it.
 
-    A shape is a type of ``_KINDS``, ``Any``, a union, or a ``TypedDict``, whose other keys are not checked.
+    A shape is a type of ``_KINDS``, ``Any``, a union, a tuple, or a ``TypedDict``, whose other keys are not checked,
+    unless it has ``__other__``, the shape of their values.
     """
     if fault := _fault(value, shape):
         raise InputError(f"{where}: {fault}{remedy}")
     return value  # type: ignore[return-value]
 
 
+class Finite(float):
+    """The shape of a number that can be shown and drawn; other numbers may be NaN, infinite or of any size."""
+
+
 # What JSON and TOML hold, by the Python type, for messages; a boolean is not an integer.
 _KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
     int: ((int,), "an integer"),
+    Finite: ((int, float), "a finite number"),
+    tuple: ((list,), "a list"),
     float: ((int, float), "a number"),
     str: ((str,), "text"),
     bool: ((bool,), "true or false"),
@@ -483,17 +492,27 @@ def _fault(value: Any, shape: Any, place: str = "") -> str:
         return "" if "" in faults else others[0] if others else f"{place}must be {allowed}, got {shown(value)}"
     fields = _fields(kind) if is_typeddict(kind) else {}
     types, name = _KINDS[dict if fields else kind]
-    if not isinstance(value, types) or (isinstance(value, bool) and kind is not bool):
-        return f"{place}must be {name}, got {shown(value)}"
+    excess = (kind is int and isinstance(value, int) and abs(value) >= 2**63) or (
+        kind is Finite and isinstance(value, (int, float)) and not abs(value) < 1e30
+    )
+    if not isinstance(value, types) or (isinstance(value, bool) and kind is not bool) or excess:
+        return f"{place}must be {name}{' of fewer digits' if excess else ''}, got {shown(value)}"
+    if kind is tuple and len(value) != len(inner):
+        return f"{place}must be a list of {len(inner)}, got {len(value)}"
     parts: Any = value.items() if isinstance(value, dict) else enumerate(value, 1) if isinstance(value, list) else ()
     if fields:
+        other = fields.get("__other__")
+        fields = {key: field for key, field in fields.items() if key != "__other__"}
         optional = {key for key, field in fields.items() if get_origin(field) is NotRequired or not kind.__total__}
         if missing := sorted(fields.keys() - optional - dict(parts).keys()):
             return f"{place}{missing[0]}: is missing"
-        parts = [(key, item) for key, item in parts if key in fields]
+        parts = [(key, item) for key, item in parts if key in fields or other]
+        fields = {key: fields.get(key, other) for key, _ in parts}
     elif not inner:
         return ""
-    shapes = ((key, item, fields[key] if fields else inner[-1]) for key, item in parts)
+    elif kind is tuple:
+        fields = dict(enumerate(inner, 1))
+    shapes = ((key, item, fields.get(key, inner[-1] if inner else None)) for key, item in parts)
     return next((fault for key, item, of in shapes if (fault := _fault(item, of, f"{place}{key}: "))), "")
 
 

@@ -97,7 +97,7 @@ class LightEncoder(TextEncoder):
         if OUTPUT not in outputs or made_from is None or not tokenizer.is_file():
             raise InputError(f"{file} was not written by this version; repeat cse export --onnx")
         if made_from != weights_digest(self.folder):
-            raise InputError(f"{file} was made from other weights than those in {self.folder}; repeat cse export --onnx")
+            raise InputError(f"{file} was made from other weights than {self.folder} has now; repeat cse export --onnx")
         self.tokenizer = Tokenizer.from_file(str(tokenizer))
         if self.tokenizer.padding is None or self.tokenizer.truncation is None:
             raise InputError(f"{tokenizer} does not pad or does not truncate texts; repeat cse export --onnx")
@@ -167,8 +167,8 @@ class LightEncoder(TextEncoder):
         vectors = self.session.run([OUTPUT], inputs)[0]
         if vectors.shape != (expected := (len(texts), self.width)):
             raise InputError(
-                f"{self.file}: returned {vectors.shape} values for {len(texts)} texts, not {expected}; repeat cse export "
-                "--onnx"
+                f"{self.file}: returned {vectors.shape} values for {len(texts)} texts, not {expected}; repeat cse "
+                "export --onnx"
             )
         return vectors  # type: ignore[no-any-return]
 

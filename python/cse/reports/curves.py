@@ -155,7 +155,8 @@ def alignment_panels(run: StoredRun) -> list[Panel]:
         "training, and its arrows point towards the last step."
     )
     records = run.evaluations if run.metric else []
-    points = [(each["uniformity"], each["alignment"]) for each in records if each.get("alignment") is not None]
+    points = [(each.get("uniformity"), each.get("alignment")) for each in records]
+    points = [point for point in points if None not in point]
 
     def path(axes: Axes) -> None:
         x, y = zip(*points, strict=True)
@@ -198,6 +199,8 @@ def focal_panels(run: StoredRun, margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3,
     """Returns panels of the similarity that Focal-InfoNCE uses (its figure 1), and of the weights of negatives."""
     from ..losses.base import focal
 
+    if run.config.get("loss") == "focal" and not {"temperature", "contrastive.margin"} <= run.settings.keys():
+        raise InputError(f"{run.folder / 'config.toml'}: has no temperature or no margin; restore it")
     own = float(run.settings["contrastive.margin"]) if run.config.get("loss") == "focal" else None
     tau = 0.05 if own is None else float(run.settings["temperature"])
     s = np.linspace(-1, 1, 401)

@@ -108,7 +108,13 @@ def held_out(run: StoredRun) -> HeldOut:
     """Returns the held-out texts that a run stored: its development sets, or sentences."""
     texts = run.stored_texts()
     if "dev" in texts:
-        sets = {name: Pairs(np.array(rows["gold"], float), rows["left"], rows["right"]) for name, rows in texts["dev"].items()}
+        sets = {}
+        for name, rows in texts["dev"].items():
+            pairs = sets[name] = Pairs(np.array(rows["gold"], float), rows["left"], rows["right"])
+            if len(pairs.left) != len(pairs.gold) or len(pairs.right) != len(pairs.gold) or len(set(rows["gold"])) < 2:
+                raise InputError(
+                    f"{run.folder / 'data.json'}: dev: {name} does not hold pairs with gold scores that differ"
+                )
         sentences = list(dict.fromkeys(text for pairs in sets.values() for text in (*pairs.left, *pairs.right)))
         return HeldOut(sets, sentences, [])
     sentences = texts["held_out"]

@@ -107,7 +107,8 @@ def report_command(
     focal      with --loss focal: the re-scaled similarities of Focal-InfoNCE for several margins
     pairs      histograms of cosines of held-out pairs before and after training
 
-    The page contains sentences of the corpus. Only files in RUN are read, and the model named with --before. Needs the extra cse[plots].
+    The page contains sentences of the corpus. Only files in RUN are read, and the model named with --before. Needs the
+    extra cse[plots].
     """
     printing.check_output()
     from ...reports.style import require_extra

@@ -27,7 +27,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -125,6 +125,39 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
         yield read_checkpoint(Path(world.agreed(lock)))
 
 
+class Selection(TypedDict):
+    """What ``Selector.state`` returns."""
+
+    records: list[dict[str, float | None]]
+    best_step: int
+    collapsed: list[int]
+    misses: int
+    before: NotRequired[list[tuple[str, str]]]
+
+
+class Saturation(TypedDict):
+    note: str | None
+    first: list[float]
+
+
+class Fingerprints(TypedDict, total=False):
+    """What ``check_same`` compares."""
+
+    files: dict[str, str]
+
+
+class State(TypedDict):
+    """The contents of state.json."""
+
+    step: int
+    sentences: int
+    seconds: float
+    viewed: dict[str, int]
+    selection: Selection
+    saturation: Saturation
+    data: Fingerprints
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A checkpoint that has been read and verified."""
@@ -151,8 +184,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         if stored.keys() != names:
             raise ValueError(f"{min(stored.keys() ^ names)} is missing, or is not listed in the manifest")
         io.check_files(folder, stored, stored)
-        state = io.read_json(folder / STATE, dict[str, Any])
-        return Checkpoint(folder, state, {name: load_file(folder / f"{name}.safetensors") for name in FILES})
+        state = io.read_json(folder / STATE, State)
+        return Checkpoint(folder, {**state}, {name: load_file(folder / f"{name}.safetensors") for name in FILES})
 
 
 def save_checkpoint(run: Run, keep: int, world: World) -> None:
@@ -316,7 +349,8 @@ def describe(run: Run) -> None:
     }
     if sets := run.state.selector.pairs:
         data["dev"] = {
-            name: {"left": pairs.left, "right": pairs.right, "gold": pairs.gold.tolist()} for name, pairs in sets.items()
+            name: {"left": pairs.left, "right": pairs.right, "gold": pairs.gold.tolist()}
+            for name, pairs in sets.items()
         }
     io.write_text(run.folder / CONFIG, run.config.to_toml())
     io.write_text(run.folder / "environment.json", io.dumps(environment, indent=2) + "\n")
