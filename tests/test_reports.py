@@ -269,7 +269,10 @@ def test_histograms_count_each_pair_in_the_right_group(material, dev_material):
     vectors = material.compared.after
     cosine = float(unit(vectors[first][None])[0] @ unit(vectors[second][None])[0])
     assert groups[same][1][0] == pytest.approx(cosine, abs=1e-6)
-    gold = np.arange(60) % 6  # scores 0 to 5, whose thirds are 0-1, 2-3 and 4-5
+    stored = json.loads((dev_material.run.folder / "data.json").read_text(encoding="utf8"))["dev"]
+    ((_, pairs),) = stored.items()  # those by which best/ was selected
+    gold = np.array(pairs["gold"])
+    assert set(gold) == {0, 1, 2, 3, 4, 5}  # whose thirds are 0-1, 2-3 and 4-5
     thirds = [len(before) for before, _ in dev_material.compared.cosines().values()]
     assert thirds == [int((gold >= 4).sum()), int(((gold == 2) | (gold == 3)).sum()), int((gold <= 1).sum())]
     before, after, spectrum = (drawn_axes(panel) for panel in curves.pair_panels(material.compared))

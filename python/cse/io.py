@@ -465,8 +465,8 @@ class Finite(float):
 
 # What JSON and TOML hold, by the Python type, for messages; a boolean is not an integer.
 _KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
-    int: ((int,), "an integer"),
-    Finite: ((int, float), "a finite number"),
+    int: ((int,), "an integer"),  # of 64 bits
+    Finite: ((int, float), "a finite number"),  # below 1e30
     tuple: ((list,), "a list"),
     float: ((int, float), "a number"),
     str: ((str,), "text"),
@@ -492,11 +492,10 @@ def _fault(value: Any, shape: Any, place: str = "") -> str:
         return "" if "" in faults else others[0] if others else f"{place}must be {allowed}, got {shown(value)}"
     fields = _fields(kind) if is_typeddict(kind) else {}
     types, name = _KINDS[dict if fields else kind]
-    excess = (kind is int and isinstance(value, int) and abs(value) >= 2**63) or (
-        kind is Finite and isinstance(value, (int, float)) and not abs(value) < 1e30
-    )
-    if not isinstance(value, types) or (isinstance(value, bool) and kind is not bool) or excess:
-        return f"{place}must be {name}{' of fewer digits' if excess else ''}, got {shown(value)}"
+    limit = {int: 2**63, Finite: 1e30}.get(kind)
+    fits = isinstance(value, types) and (kind is bool or not isinstance(value, bool))
+    if not fits or (limit is not None and not abs(value) < limit):
+        return f"{place}must be {name}, got {shown(value)}"
     if kind is tuple and len(value) != len(inner):
         return f"{place}must be a list of {len(inner)}, got {len(value)}"
     parts: Any = value.items() if isinstance(value, dict) else enumerate(value, 1) if isinstance(value, list) else ()
@@ -511,7 +510,8 @@ def _fault(value: Any, shape: Any, place: str = "") -> str:
     elif not inner:
         return ""
     elif kind is tuple:
-        fields = dict(enumerate(inner, 1))
+        fields = {key: inner[key - 1] for key, _ in parts}
+        parts = enumerate(value, 1)
     shapes = ((key, item, fields.get(key, inner[-1] if inner else None)) for key, item in parts)
     return next((fault for key, item, of in shapes if (fault := _fault(item, of, f"{place}{key}: "))), "")
 

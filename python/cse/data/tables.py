@@ -70,7 +70,7 @@ def open_stream(path: str) -> Any:
 
     kind = COMPRESSED.get(os.path.splitext(path.lower())[1])
     if kind == "gzip":  # pyarrow refuses the zeros with which tapes and block devices pad a file
-        return io.BufferedReader(gzip.GzipFile(path), 1 << 20)  # type: ignore[type-var]
+        return io.BufferedReader(gzip.GzipFile(path), 1 << 20)
     return pa.input_stream(path, compression=kind)
 
 

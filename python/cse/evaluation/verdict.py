@@ -41,7 +41,9 @@ class Verdict:
 def judge(before: Sequence[Sample], after: Sequence[Sample], notes: Sequence[str] = ()) -> Verdict:
     """Returns the verdict on the second of two encoders, from the samples of both for the same measures, in order."""
     first, second = ([Report([], samples=list(side))] for side in (before, after))
-    return conclude(compare(first, second, seeds=False), [sample.unit for sample in before], notes)
+    records = compare(first, second, seeds=False)
+    named = [{**record, "task": sample.measure or sample.task} for record, sample in zip(records, before, strict=True)]
+    return conclude(named, [sample.unit for sample in before], notes)
 
 
 def conclude(records: Sequence[dict[str, Any]], units: Sequence[str], notes: Sequence[str] = ()) -> Verdict:
@@ -72,7 +74,8 @@ def cells(record: dict[str, Any]) -> dict[str, str]:
 
     interval = f"[{number('low', '+')}, {number('high', '+')}]" if "low" in record else "-"
     word = record["word"]
-    if word == CANNOT_TELL and "visible" in record and record["visible"] > abs(record["mean"]):
+    visible = None not in (record.get("visible"), record["mean"]) and record["visible"] > abs(record["mean"])
+    if word == CANNOT_TELL and visible:
         word += f"; a difference of {record['visible']:.2f} would have shown"
     return {
         "measure": record["task"],

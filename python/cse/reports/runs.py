@@ -203,9 +203,9 @@ class Measure(TypedDict):
 
 
 class Interval(Measure):
-    low: Finite
-    high: Finite
-    visible: NotRequired[Finite]
+    low: Finite | None
+    high: Finite | None
+    visible: NotRequired[Finite | None]
 
 
 class StoredVerdict(TypedDict):
