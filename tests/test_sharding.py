@@ -384,13 +384,13 @@ def test_waiting_for_an_address_that_is_no_ray_cluster_ends_in_one_sentence(monk
     threading.Thread(target=server.serve_forever, daemon=True).start()
     for name, port in (("HTTP", server.server_address[1]), ("SILENT", silent.getsockname()[1])):
         address = address.replace(name, str(port))
-    assert connection.ANSWERING <= 28
-    monkeypatch.setattr(connection, "ANSWERING", 12.0)
+    if why.startswith("did not"):
+        monkeypatch.setattr(connection, "ANSWERING", 12.0)
     monkeypatch.setenv("RAY_ADDRESS", address)
     began = time.monotonic()
     match = rf"--engine ray: no cluster could be reached \(.*{why}.*; check RAY_ADDRESS"
     with pytest.raises(InputError, match=match), connection.connected():
         pass
-    assert time.monotonic() - began < 17
+    assert time.monotonic() - began < connection.ANSWERING + 2 <= 30
     server.shutdown()
     silent.close()
