@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.corpus import IN_MEMORY
-from ..encoder.device import recorder_of
+from ..encoder.device import generator_states, recorder_of, restore_generators
 from ..errors import InputError, Interrupted, RunError, check_texts, for_python, sentence
 from ..io import dumps, write_text
 from .batches.batches import Batch
@@ -155,10 +155,10 @@ class Trainer:
                 step = state.step
                 rate = run.schedule.at(step, self.steps)
                 began = time.perf_counter()
+                before = {**state.counters(), "generators": generator_states(run.device)}
                 with failures(state.step, settings):
                     batch = batches.get(step)
                     metrics = self.step(batch, rate)
-                before = state.counters()
                 state.count(batch, time.perf_counter() - self.began)
                 self.buffer.append(state.record(batch, rate, metrics), [part.rows for part in batch], before)
                 self.callback.on_step_end(state.step, self.steps)
@@ -232,6 +232,7 @@ class Trainer:
     def not_finite(self, record: dict[str, Any], rows: npt.NDArray[np.int64], before: dict[str, Any]) -> NoReturn:
         """Saves the state before the first step whose loss or gradient was not finite; raises ``RunError``."""
         run, state = self.prepared, self.state
+        restore_generators(before.pop("generators"), run.device)
         vars(state).update(before)
         first = ", ".join(map(str, rows[:5].tolist()))
         text = f"the loss or its gradient is not finite at step {record['step']} (first rows of the batch: {first}); "
@@ -247,12 +248,13 @@ class Trainer:
         elif wrecked:
             text += f"the weights of step {state.step} give embeddings that are not finite, and are not saved; "
         else:
-            remedy = fault or remedy
-            # Buffers of methods, such as a queue of embeddings, may hold what the step has computed.
-            if self.saved != state.step and all(values.isfinite().all() for values in state.weights().values()):
+            # Buffers of methods, such as a queue of embeddings, and averages hold what this and later steps computed.
+            if self.saved != state.step and not state.keeps_more:
                 self.save_if_possible()
             self.save_last()
-            text += f"{run.folder / 'last'} holds the encoder of step {state.step}; "
+            last = run.folder / "last"
+            remedy = fault or f"to train it further at a lower rate: --model {last} --lr {record['lr'] / 2:g}"
+            text += f"{last} holds the encoder of step {state.step}; "
         raise RunError(text + remedy)
 
     def evaluate(self) -> float:

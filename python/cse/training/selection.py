@@ -158,7 +158,8 @@ class Selector:
         if self.pairs:
             record = self._scores()
             best = self.best_record.get("spearman", -math.inf)
-            keep = not self.records or record["spearman"] > best or math.isnan(best)
+            scored = not math.isnan(record["spearman"])
+            keep = not self.records or (scored and (record["spearman"] > best or math.isnan(best)))
             if record["uniformity"] > FLAT and self.records and self.records[0]["uniformity"] <= FLAT:
                 self.collapsed.append(step)
         elif self.held_out:
@@ -208,11 +209,13 @@ class Selector:
         last = self.records[-1]["step"]
         if self.pairs:
             notes = []
+            missing = [record["step"] for record in self.records if math.isnan(record["spearman"])]
+            if len(missing) == len(self.records):
+                return [f"{NOT_SCORED}, at any step, so none was selected, and best/ is the model before training."]
             if self.best_step == 0 and last:
                 notes.append("No checkpoint scored higher than the model before training, so best/ is that model.")
             several = f"the mean of {len(self.pairs)} development sets"
             sets = several if len(self.pairs) > 1 else "the development set"
-            missing = [record["step"] for record in self.records if math.isnan(record["spearman"])]
             if missing:
                 notes.append(f"{NOT_SCORED} or an embedding is not finite (first at step {missing[0]}).")
             if last in self.collapsed:

@@ -20,14 +20,13 @@ import json
 import os
 import platform
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -119,12 +118,45 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
         def lock() -> str:
             run = find.find_checkpoint(resume).parent.parent
             held.enter_context(find.locked(run))
-            find.check_links(run)
+            find.files_of(run)
             for folder in (run, run / FOLDER):
                 io.remove_leftovers(folder)
             return str(find.find_checkpoint(resume))
 
         yield read_checkpoint(Path(world.agreed(lock)))
+
+
+class Selection(TypedDict):
+    """What ``Selector.state`` returns."""
+
+    records: list[dict[str, float | None]]
+    best_step: int
+    collapsed: list[int]
+    misses: int
+    before: NotRequired[list[tuple[str, str]]]
+
+
+class Saturation(TypedDict):
+    note: str | None
+    first: list[float]
+
+
+class Fingerprints(TypedDict, total=False):
+    """What ``check_same`` compares."""
+
+    files: dict[str, str]
+
+
+class State(TypedDict):
+    """The contents of state.json."""
+
+    step: int
+    sentences: int
+    seconds: float
+    viewed: dict[str, int]
+    selection: Selection
+    saturation: Saturation
+    data: Fingerprints
 
 
 @dataclass(frozen=True)
@@ -153,8 +185,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         if stored.keys() != names:
             raise ValueError(f"{min(stored.keys() ^ names)} is missing, or is not listed in the manifest")
         io.check_files(folder, stored, stored)
-        state = io.read_json(folder / STATE, dict[str, Any])
-        return Checkpoint(folder, state, {name: load_file(folder / f"{name}.safetensors") for name in FILES})
+        state = io.read_json(folder / STATE, State)
+        return Checkpoint(folder, {**state}, {name: load_file(folder / f"{name}.safetensors") for name in FILES})
 
 
 def save_checkpoint(run: Run, keep: int, world: World) -> None:
@@ -185,7 +217,7 @@ def save_checkpoint(run: Run, keep: int, world: World) -> None:
     }
     with io.fresh_folder(target) as fresh:
         if best.is_dir():
-            shutil.copytree(best, fresh / BEST, copy_function=_link)
+            io.copy_files(best, fresh / BEST, io.contents(best), link_weights=True)
         for part, tensors in files.items():
             tensors = {key: tensor.detach().contiguous() for key, tensor in tensors.items()}
             save_file(tensors, fresh / f"{part}.safetensors")
@@ -209,17 +241,7 @@ def restore_best(checkpoint: Checkpoint, run: Path) -> None:
     """Replaces the run's best/ with the checkpoint's, because a later step may have been selected since."""
     if (stored := checkpoint.folder / BEST).is_dir():
         with io.fresh_folder(run / BEST) as fresh:
-            shutil.copytree(stored, fresh, copy_function=_link, dirs_exist_ok=True)
-
-
-def _link(source: str, target: str) -> None:
-    """Makes a hard link to weights, whose files are never modified in place; copies files that a user may edit."""
-    try:
-        if source.endswith(".safetensors"):
-            return os.link(source, target)
-    except OSError:  # a file system without hard links
-        pass
-    shutil.copy2(source, target)
+            io.copy_files(stored, fresh, io.contents(stored), link_weights=True)
 
 
 def load_state(checkpoint: Checkpoint, run: Run, rank: int) -> None:
@@ -304,6 +326,11 @@ def describe(run: Run) -> None:
         "held_out": run.state.selector.held_out,
         "synthetic": run.state.selector.negatives,
     }
+    if sets := run.state.selector.pairs:
+        data["dev"] = {
+            name: {"left": pairs.left, "right": pairs.right, "gold": pairs.gold.tolist()}
+            for name, pairs in sets.items()
+        }
     io.write_text(run.folder / CONFIG, run.settings.to_toml())
     io.write_text(run.folder / "environment.json", io.dumps(environment, indent=2) + "\n")
     io.write_text(run.folder / "data.json", io.dumps(data) + "\n")
