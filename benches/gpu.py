@@ -192,7 +192,7 @@ class Bench:
 
     def first_step(self, **values: Any) -> tuple[torch.Tensor, float]:
         """Returns the gradients of the first step without dropout, as one vector on the CPU, and its loss."""
-        from cse.training.batches.tokens import Prefetcher
+        from cse.training.batches.prepared import Prefetcher
         from cse.training.setup import prepare
         from cse.training.step.step import propagate
 
@@ -286,7 +286,7 @@ class Bench:
 
     def timed_steps(self, **values: Any) -> dict[str, Any]:
         """Returns the times of steps of a run, per step and in ms, without its evaluation and its log."""
-        from cse.training.batches.tokens import Prefetcher
+        from cse.training.batches.prepared import Prefetcher
         from cse.training.callbacks import Callback
         from cse.training.loop import Trainer
         from cse.training.setup import prepare
@@ -301,9 +301,7 @@ class Bench:
         run.state.train()
         step = Trainer(run, World(), Callback()).step
         tokenizer, config = run.state.encoder.tokenizer, run.config
-        with Prefetcher(
-            run.batches, tokenizer, config.max_length, None, run.tokens, run.device, config.compile
-        ) as batches:
+        with Prefetcher(run.batches, tokenizer, config.max_length, run.tokens, run.device, config.compile) as batches:
 
             def perform(first: int, steps: int) -> tuple[float, float, float]:
                 systems.sync(self.options.device)
@@ -410,7 +408,7 @@ def kernels(profiler: Any, steps: int, on_gpu: bool) -> dict[str, Any]:
 @contextlib.contextmanager
 def waits() -> Iterator[list[float]]:
     """Context manager that measures for how long the training loop of cse waits for the batches of each step."""
-    from cse.training.batches.tokens import Prefetcher
+    from cse.training.batches.prepared import Prefetcher
 
     found: list[float] = []
     get = Prefetcher.get

@@ -25,7 +25,7 @@ from cse.encoder.acceleration import mask_always
 from cse.encoder.device import bf16_speedup, pick_device, pick_precision
 from cse.errors import RunError
 from cse.features.base import FeatureMethod
-from cse.training.batches.tokens import Prefetcher
+from cse.training.batches.prepared import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import describe_steps, prepare
 from cse.training.step.distributed import World

@@ -13,7 +13,7 @@ from cse.encoder.device import recorder_of
 from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from cse.features.base import FeatureMethod
 from cse.losses import LOSS_TERMS
-from cse.training.batches.tokens import Prefetcher
+from cse.training.batches.prepared import Prefetcher
 from cse.training.loop import Trainer, resumed_config
 from cse.training.setup import prepare
 from cse.training.step import recorded
@@ -114,7 +114,7 @@ def config_of(run_config, shallow, masked_model, few):
 def batches_of(run):
     """The batches of all steps, padded to one length, as those of a compiled model on CUDA."""
     with Prefetcher(run.batches, run.state.encoder.tokenizer, run.config.max_length, device=run.device) as prefetcher:
-        prefetcher.length = prefetcher.longest
+        prefetcher.tokens.length = prefetcher.tokens.longest
         return [prefetcher.get(step) for step in range(STEPS)]
 
 

@@ -17,8 +17,7 @@ from ..data.corpus import IN_MEMORY
 from ..encoder.device import recorder_of
 from ..errors import InputError, Interrupted, RunError, check_texts, for_python, sentence
 from ..io import dumps, write_text
-from .batches.batches import Batch
-from .batches.tokens import Prefetcher
+from .batches.prepared import Batch, Prefetcher
 from .callbacks import Callback, Callbacks
 from .data import check_same, check_source
 from .folder import outputs
@@ -128,14 +127,12 @@ class Trainer:
 
     def run(self) -> RunResult:
         """Trains to the last step and returns the result."""
-        run, state, config, part = self.prepared, self.state, self.config, self.world.part
+        run, state, config = self.prepared, self.state, self.config
         tokenizer = state.encoder.tokenizer
         with (
             outputs.run_folder(run, self.world) as folder,
             StopRequest() as stop,
-            Prefetcher(
-                run.batches, tokenizer, config.max_length, part, run.tokens, run.device, config.compile
-            ) as batches,
+            Prefetcher(run.batches, tokenizer, config.max_length, run.tokens, run.device, config.compile) as batches,
         ):
             self.start(folder)
             state.train()

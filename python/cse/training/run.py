@@ -15,7 +15,7 @@ from ..evaluation import measures as measuring
 from ..evaluation.base import Pairs
 from ..evaluation.measures import Measure
 from ..evaluation.sts import Task, load_tasks, read_dev
-from .batches.batches import Batches
+from .batches.texts import Batches
 from .batches.tokens import StoredTokens
 from .data import RunIndex, TrainingData
 from .selection import Selector

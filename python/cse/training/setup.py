@@ -25,8 +25,8 @@ from ..losses.base import BatchTerm, LossTerm
 from ..options import parse_options
 from ..registry import Registry
 from ..tfidf.pieces import Pieces
-from .batches.batches import Batches
 from .batches.checks import check_learnable, examine
+from .batches.texts import Batches
 from .batches.tokens import open_tokens
 from .data import RunIndex, TrainingData, open_data
 from .folder.outputs import choose_folder

@@ -25,7 +25,7 @@ from ...encoder.device import autocast, copied_to, on_device
 from ...encoder.trained import SentenceEncoder
 from ...features.base import hooked
 from ...views import RowStep, Views, entry_keys
-from ..batches.batches import SENTENCES, Batch
+from ..batches.prepared import SENTENCES, Batch
 from .distributed import World
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from ...encoder.device import compile_backbone
 from ...encoder.trained import SentenceEncoder
 from ...features.base import EncoderMethod, FeatureMethod, Hook
 from ...losses.base import LossTerm
-from ..batches.batches import Batch
+from ..batches.prepared import Batch
 from ..selection import Selector
 from ..watching import SaturationCheck
 
