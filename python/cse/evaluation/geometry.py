@@ -177,7 +177,7 @@ class SplitHalf(Evaluation):
         super().__init__(options, data)
         path = needed(data, "a corpus with one sentence per line")
         corpus = Corpus.read(readers.resolve(path, options.column, "--set halves.column=NAME"))
-        _, first = np.unique(corpus.hashes(), return_index=True)
+        _, first = np.unique(corpus.row_keys(), return_index=True)
         long = np.flatnonzero(corpus.word_counts() >= HELD_OUT_WORDS)
         self.texts = corpus.take(np.intersect1d(first, long)[: options.limit])
         if len(self.texts) < 2:

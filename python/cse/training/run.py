@@ -15,6 +15,7 @@ from ..evaluation import measures as measuring
 from ..evaluation.base import Pairs
 from ..evaluation.measures import Measure
 from ..evaluation.sts import Task, load_tasks, read_dev
+from ..identity import distinct
 from .batches.texts import Batches
 from .batches.tokens import StoredTokens
 from .data import RunIndex, TrainingData
@@ -43,7 +44,7 @@ class EvaluationData:
         rows = data.split.held_out
         held_out = data.corpus.take(rows)
         synthetic = negative(held_out, rows, Draws(seed, 0)) if held_out and negative else []
-        sample = list(dict.fromkeys(data.corpus.take(data.split.train[:SAMPLE])))
+        sample = distinct(data.corpus.take(data.split.train[:SAMPLE]))
         halved = bool(self.judging)
         return Selector(encoder, self.pairs, held_out, synthetic, precision, sample, halved=halved)
 

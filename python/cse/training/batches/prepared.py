@@ -2,12 +2,11 @@
 
 An edited sentence is unchanged if, after truncation, it has the same token ids as the original. An unchanged negative
 is masked (excluded from the loss), unless the run keeps duplicates. An unchanged positive is masked only without
-dropout. Unless the run keeps duplicates, texts with the same token ids are not negatives of each other.
+dropout. ``cse.views.equal_texts`` decides which texts are negatives, unless the run keeps duplicates.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +23,7 @@ from ...rng import partners, valid_candidates
 from .texts import Batches, Texts
 from .tokens import BatchTokens, Ids, StoredTokens
 
-SENTENCES = "sentences"  # name of the hashes of the sentences in Batch.keys
+SENTENCES = "sentences"  # name of the keys of the sentences in Batch.keys
 Name = tuple[str, ...]  # of a tensor of a batch: ("rows",), or a kind and the name of a block
 
 
@@ -65,9 +64,9 @@ class Batch(Texts):
     tokens: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     """By block name: token ids, attention masks and so on of the n rows in ``part``, ``(n, T)`` each."""
     keys: dict[str, Tensor] = field(default_factory=dict)
-    """By block name: hashes ``(n,)`` int64 of the token ids of these rows; see ``cse.views.entry_keys``. If anchors are
-    made from the sentences, also those of the texts of the sentences. Empty if the run keeps duplicates."""
-    repeats: bool = True  # whether a hash in keys may occur twice: False if this rank encodes all rows, and none does
+    """By block name: token keys ``(n,)`` int64 of these rows; see ``cse.identity`` and ``cse.views.entry_keys``. If
+    anchors are cut from the sentences, also those of the sentences. Empty if the run keeps duplicates."""
+    repeats: bool = True  # whether a key may occur twice: False if this rank encodes all rows, and none does
     packed: Packed | None = None  # the tensors that a step reads, ready to be copied to the device
 
     @property
@@ -160,10 +159,9 @@ class Prefetcher:
         if not self.batches.keep_duplicates:
             keys = {name: torch.zeros(0, dtype=torch.int64) for name in batch.blocks}  # if this rank has no rows
             keys |= {name: self.tokens.keys(batch.blocks[name], block) for name, block in batch.tokens.items()}
-            if batch.blocks["anchor"].column is None:
+            if batch.blocks["anchor"].column is None:  # the anchors are parts of the sentences
                 texts = batch.sentences[batch.part]
-                digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
-                keys[SENTENCES] = torch.from_numpy(np.frombuffer(digests, dtype=np.int64).copy())
+                keys[SENTENCES] = self.tokens.whole_keys(texts) if texts else torch.zeros(0, dtype=torch.int64)
         every = torch.cat([*keys.values(), torch.zeros(0, dtype=torch.int64)])
         return {"keys": keys, "repeats": len(rows) < len(batch.rows) or len(torch.unique(every)) < len(every)}
 

@@ -138,7 +138,9 @@ class Batches:
             for number, negatives in enumerate([paired.negatives, *paired.more_negatives]):
                 name = "hard_negative" if number == 0 else f"hard_negative_{number + 1}"
                 column = None if columns[2] is None else columns[2] + number
-                blocks[name] = Block(negatives, (View(name, "negative"),), column=column)
+                mask = paired.negative_masks[number] if paired.negative_masks else None
+                mask = None if mask is None or mask.all() else mask
+                blocks[name] = Block(negatives, (View(name, "negative"),), mask, column)
         return blocks
 
     def _edited(

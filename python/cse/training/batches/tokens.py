@@ -26,7 +26,8 @@ from ...data.corpus import Corpus
 from ...data.entries import Entry, cache_folder, find_entry, open_entry
 from ...encoder.device import fixed_length, multiple_of_lengths
 from ...encoder.prompts import TrainingPrompts
-from ...encoder.tokens import TOKENIZING, pad, token_keys, token_lists, with_pooled
+from ...encoder.tokens import TOKENIZING, pad, token_lists, with_pooled
+from ...identity import token_keys
 from ...io import naming
 from .texts import Batches, Texts
 
@@ -225,6 +226,16 @@ class BatchTokens:
         return with_pooled(tokens, self.prompts.left_out(self.prompts.of_column(block.column)))
 
     def keys(self, block: Block, tokens: Mapping[str, Tensor]) -> Tensor:
-        """Returns hashes ``(n,)`` int64 of the token ids of n rows of a block, without its prompt."""
+        """Returns the token keys of n rows of a block, without its prompt, ``(n,)`` int64; see ``cse.identity``."""
         prompt = self.prompts.tokens.get(self.prompts.of_column(block.column), 0)
-        return token_keys(self.tokenizer, tokens["input_ids"], tokens["attention_mask"], prompt)
+        key: Tensor = token_keys(self.tokenizer, tokens["input_ids"], tokens["attention_mask"], prompt)
+        return key
+
+    def whole_keys(self, sentences: Sequence[str]) -> Tensor:
+        """Returns the token keys ``(n,)`` int64 of sentences that are cut into views: of all their ids."""
+        prompt = self.prompts.anchor
+        ids = token_lists(self.tokenizer, [prompt + text for text in sentences], None)["input_ids"]
+        tokens = pad(self.tokenizer, {"input_ids": ids}, range(len(ids)))
+        left_out = self.prompts.tokens.get(prompt, 0)
+        key: Tensor = token_keys(self.tokenizer, tokens["input_ids"], tokens["attention_mask"], left_out)
+        return key
