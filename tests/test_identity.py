@@ -12,12 +12,14 @@ from cse import Encoder, SearchIndex
 from cse.data import cache, readers
 from cse.data.corpus import Corpus, hold_out
 from cse.evaluation.base import Pairs
-from cse.evaluation.geometry import SplitHalf, SplitHalfOptions
-from cse.evaluation.measures import choose_labelled, halve
+from cse.evaluation.geometry import SplitHalf
+from cse.evaluation.labels import choose_labelled
+from cse.evaluation.options import SplitHalfOptions
 from cse.evaluation.significance import sentence_clusters
 from cse.identity import common_keys, distinct, row_keys
 from cse.losses.contrastive import contrastive_loss
 from cse.search.mining import QueryRows
+from cse.training.selection import halve
 from cse.training.setup import prepare
 from cse.training.step.encode import Inputs, gathered_keys
 from cse.training.step.ranks import World
@@ -238,35 +240,18 @@ def test_texts_that_judge_pairs_are_trained_on_in_no_column(run_config, tmp_path
     path = write_table(tmp_path / "mined.csv", rows, names)
     config = run_config.replace(corpus=(), pairs=path, positive="labelled", batch_size=64, max_steps=None, dev=())
     run = prepare(config)
-    (measure,) = run.measures
-    judged = {name: set(row_keys(texts).tolist()) for name, texts in judged_texts(measure).items()}
-    assert len(judged["positives"]) == 30
+    (evaluation,) = run.judge.evaluations
+    judged = [set(row_keys(texts).tolist()) for texts in evaluation.columns]
+    assert len(judged[1]) == 30
     trained = set()
     for number in range(run.batches.per_epoch):
         for block in run.batches[number].blocks.values():
             kept = np.ones(len(block.texts), dtype=bool) if block.mask is None else block.mask
             trained |= set(row_keys(block.texts)[kept].tolist())
-    assert not trained & (judged["anchors"] | judged["positives"])
+    assert not trained & (judged[0] | judged[1])
     assert first_batches(run)[0].masks.keys() <= {f"hard_negative{end}" for end in ("", "_2", "_3")}
     # Published methods keep their negatives, and such texts do not judge.
-    assert prepare(config.replace(keep_duplicates=True)).measures == []
-
-
-def judged_texts(measure):
-    """Returns the anchors and positives that a measure of held-out pairs encodes."""
-    found = []
-
-    class Seen(Exception):
-        pass
-
-    class Recorder:
-        def encode(self, texts, **_):
-            found.extend(texts)
-            raise Seen
-
-    with pytest.raises(Seen):
-        measure(Recorder())
-    return {"anchors": found[: len(found) // 2], "positives": found[len(found) // 2 :]}
+    assert prepare(config.replace(keep_duplicates=True)).judge.evaluations == []
 
 
 # --- texts that judge
