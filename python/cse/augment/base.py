@@ -230,6 +230,8 @@ class Paired:
     """Further hard negatives of each row, if it has several; their input columns follow that of ``negatives``."""
     shared: bool = False
     """If ``positives`` is None: whether an anchor and its positive are encoded under the same dropout mask."""
+    negative_masks: Sequence[npt.NDArray[np.bool_]] = ()
+    """``(n,)`` bool for each column of hard negatives, True for those that are used; empty if all are."""
 
 
 class Pairing(TextMethod):

@@ -27,8 +27,8 @@ from ..losses.options import ContrastiveOptions
 from ..options import parse_options
 from ..registry import Registry
 from ..tfidf.pieces import Pieces
-from .batches.batches import Batches
 from .batches.checks import check_learnable, examine
+from .batches.texts import Batches
 from .batches.tokens import open_tokens
 from .data import RunIndex, TrainingData, open_data
 from .folder.outputs import choose_folder, named_folder
@@ -85,7 +85,8 @@ def prepare(
     preset = settings.given.get("preset")
     published = preset is not None and preset.partition("-")[0] not in families()  # a recipe from a paper
     evaluated = open_evaluation(settings.evaluation, whole=published)
-    opened = open_data(settings.data, settings.evaluation, settings.output, context, progress, texts)
+    keeps = settings.methods.keep_duplicates
+    opened = open_data(settings.data, settings.evaluation, settings.output, context, progress, texts, keeps)
     has_negatives = opened.labelled is None or bool(opened.labelled.hard_negatives)
     if settings.contrastive.hard_negative_weight != 1 and not has_negatives:
         raise InputError(
