@@ -18,8 +18,8 @@ import numpy.typing as npt
 from annotated_types import Ge, Gt, Le
 
 from ..data import readers
+from ..data.classes import read_classes
 from ..data.corpus import Corpus
-from ..data.pairs import values_of
 from ..errors import InputError
 from ..options import Opt
 from .base import Encodes, Evaluation, Pairs, Progress, Report, Sample, embed
@@ -98,22 +98,13 @@ def choose_labelled(
     are rows with a blank text or label, texts that occur with different labels, and classes with fewer than ``FEWEST``
     of the chosen texts. With fewer than two classes, returns None, no rows, and why."""
     flag = f"--labels {column}"
-    if others := [file.path for file in corpus.files if file.column is None]:
-        raise InputError(
-            f"{flag}: {others[0]} is not a table with such a column; name a table, and --column of its text"
-        )
-    paths = [readers.find_again(file.path) for file in corpus.files]
-    names = [name.strip() for name in values_of(paths, flag, column)]
-    number = {name: place for place, name in enumerate(sorted(set(names)))}
-    labels = np.array([number[name] for name in names], dtype=np.int64)
-    rows = np.flatnonzero((corpus.word_counts() > 0) & (labels != number.get("", -1)))
+    labels = read_classes(corpus, column, flag).of_rows
+    rows = np.flatnonzero(labels >= 0)
     hashes, first, text = np.unique(corpus.hashes()[rows], return_index=True, return_inverse=True)
-    lowest, highest = np.full(len(hashes), len(number)), np.full(len(hashes), -1)
-    np.minimum.at(lowest, text, labels[rows])
-    np.maximum.at(highest, text, labels[rows])
-    chosen = np.flatnonzero(lowest == highest)[: min(most, int(share * len(hashes)))]
-    count, chosen = len(chosen), chosen[is_frequent(lowest[chosen])]
-    found, classes = np.unique(lowest[chosen], return_inverse=True)
+    of_texts = labels[rows[first]]
+    chosen = np.arange(min(most, int(share * len(hashes))))
+    count, chosen = len(chosen), chosen[is_frequent(of_texts[chosen])]
+    found, classes = np.unique(of_texts[chosen], return_inverse=True)
     if len(found) < 2:
         why = f"fewer than two classes have {FEWEST} of the {count:,} rows that would be held out"
         return None, rows[:0], f"{flag}: {why}"

@@ -18,6 +18,7 @@ import numpy as np
 from ..background import ProgressCallback
 from ..context import Context
 from ..data import readers, tables
+from ..data.classes import read_classes
 from ..data.corpus import IN_MEMORY, Corpus, Split, hold_out
 from ..data.pairs import LabelledPairs, open_pairs
 from ..encoder.resolve import check_local
@@ -167,6 +168,9 @@ def open_data(context: Context, progress: ProgressCallback, texts: Sequence[str]
 
         judged, chosen, unjudged = choose_labelled(sentences, settings.labels)
         rows, left_out = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
+        if settings.learn:
+            context.classes = np.full(len(sentences), -1)
+            context.classes[rows] = read_classes(sentences, settings.labels, f"--labels {settings.labels}").of_rows[rows]
     split = hold_out(sentences, settings.seed, wanted=not settings.dev, rows=rows)
     split = replace(split, blank=split.blank - left_out)
     context.corpus, context.pairs, context.rows = sentences, labelled, split.train

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from ..augment import AUGMENTATIONS
+from ..augment import AUGMENTATIONS, LABELS_POSITIVE
 from ..augment.base import Draws, Edit, Example, Pairing, TextMethod, View
+from ..augment.same_label import SameLabel
 from ..background import ProgressCallback
 from ..context import Context
 from ..encoder import prompts
@@ -80,11 +81,15 @@ def prepare(
     final = precedence.resolve(settings, source.family, source.pooler, precision)
     place = place or choose_folder(final)
     positive, negatives = text_methods(final, context)
-    methods: dict[str, TextMethod] = {final.positive: positive, **negatives}
+    used: dict[str, TextMethod] = {final.positive: positive, **negatives}
+    methods = dict(used)  # as far as examples of them are shown
+    if final.learn:
+        positive = used[LABELS_POSITIVE] = SameLabel(final.options_of(LABELS_POSITIVE), context, positive)
+        methods = {LABELS_POSITIVE: positive, **negatives}
     index.check()
     rows = build_batches(final, opened, positive, negatives, world)
     built = build_modules(final, source, context, rows, world.rank)
-    final = final.with_used_options({**methods, **built.by_name})
+    final = final.with_used_options({**used, **built.by_name})
     tokenizer = built.encoder.tokenizer
     ids = open_tokens(rows, opened.columns, tokenizer, final.max_length, opened.reading, progress)
     negative = next(iter(negatives.values()), None)

@@ -1,0 +1,46 @@
+"""The classes of the rows of a table, which a column of labels gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from . import readers
+from .corpus import Corpus
+from .pairs import values_of
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of the rows of a corpus."""
+
+    column: str
+    names: list[str]
+    of_rows: npt.NDArray[np.int64]
+    """``(N,)`` position in ``names`` of the label of each row; -1: none."""
+
+
+def read_classes(corpus: Corpus, column: str, flag: str) -> Classes:
+    """Reads a column of labels of the tables of a corpus; raises ``InputError``, which begins with ``flag``, if there is
+    none. Rows with the same text have the same class: none if the text is blank, occurs with two labels or only without
+    one."""
+    if others := [file.path for file in corpus.files if file.column is None]:
+        raise InputError(
+            f"{flag}: {others[0]} is not a table with such a column; name a table, and --column of its text"
+        )
+    paths = [readers.find_again(file.path) for file in corpus.files]
+    values = [value.strip() for value in values_of(paths, flag, column)]
+    names = sorted({*values} - {""})
+    number = {name: place for place, name in enumerate(names)} | {"": -1}
+    labels = np.array([number[value] for value in values], dtype=np.int64)
+    rows, of_rows = corpus.filled(), np.full(len(labels), -1)
+    hashes, text = np.unique(corpus.hashes()[rows], return_inverse=True)
+    lowest, highest = np.full(len(hashes), len(names)), np.full(len(hashes), -1)
+    given = labels[rows] >= 0
+    np.minimum.at(lowest, text[given], labels[rows[given]])
+    np.maximum.at(highest, text[given], labels[rows[given]])
+    of_rows[rows] = np.where(lowest == highest, lowest, -1)[text]
+    return Classes(column, names, of_rows)
