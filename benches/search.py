@@ -40,7 +40,7 @@ LOADED = "from cse import Encoder; Encoder('random:2', device='cpu')"
 RANDOM = """
 import zlib
 import numpy as np
-from cse.models.encoders import ENCODERS, OtherEncoder
+from cse.encoder.other import ENCODERS, OtherEncoder
 
 class Random(OtherEncoder):
     summary = "random vectors that depend on the text"

@@ -29,7 +29,7 @@ from .run import RunResult as RunResult
 from .settings.config import TrainConfig
 from .settings.precedence import resumed_config as resumed_config
 from .setup import prepare
-from .step.distributed import Agreement, StopRequest, World, connected
+from .step.ranks import Agreement, StopRequest, World, connected
 from .step.recorded import RecordedStep
 from .step.step import training_step
 from .watching import MetricBuffer, SlowSteps, failures
@@ -52,7 +52,7 @@ def train(
     In this folder, ``best/`` is the selected encoder, and ``last/`` is the encoder after the last step. The encoder is
     evaluated before training, every ``eval_every`` steps, and after the last step. On SIGINT, SIGTERM or SIGHUP, the
     step in progress is finished and a checkpoint is saved. Processes started by torchrun train together; see
-    ``cse.training.step.distributed``.
+    ``cse.training.step.ranks``.
 
     Args:
         config: The training configuration. With ``resume``, the values that were given for the run, some of them

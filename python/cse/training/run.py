@@ -20,7 +20,8 @@ from .batches.tokens import StoredTokens
 from .data import RunIndex, TrainingData
 from .selection import Selector
 from .step.encode import Forward
-from .step.state import Schedule, TrainState
+from .step.optimiser import Schedule
+from .step.state import TrainState
 
 SAMPLE = 64  # number of rows whose embeddings are checked before training and at each evaluation
 

@@ -82,6 +82,22 @@ class Cell:
         return None
 
 
+@dataclass
+class Plan:
+    """The cells of some rows of a table."""
+
+    stored: dict[str, list[dict[str, Any]]]
+    """Stored cells by the name of the row."""
+    wanted: list[Cell]
+    """Cells to be run, in order."""
+    notes: dict[str, str]
+    """Why cells of a row are neither stored nor run, by the name of the row."""
+
+    def add(self, cell: Cell, record: dict[str, Any]) -> None:
+        """Adds the record of a cell that has been run and stored."""
+        self.stored.setdefault(cell.row.name, []).append(record)
+
+
 def cells_of(table: Table, rows: Sequence[Row], seeds: Sequence[int]) -> list[Cell]:
     """Returns the cells of some rows, row by row, and within a row column by column."""
     return [

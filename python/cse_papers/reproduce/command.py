@@ -83,13 +83,14 @@ def reproduce_command(
     only the published values are printed. The authors of cse have not reproduced any table at full size, which needs a
     GPU.
     """
+    from .effects import known_tables
     from .inputs import open_inputs, smoke_inputs
     from .stored import key_of, read_sets
-    from .suites import Scorer, find_table, tables
+    from .suites import Scorer, find_table
     from .work import Work, announce, run, run_laboratory, show_domain, show_tables
 
     if names:
-        printing.echo("\n".join(entry.name for entry in tables().values() if entry.suite))
+        printing.echo("\n".join(entry.name for entry in known_tables().values() if entry.suite))
         return
     lab = None
     if table == "effects":
@@ -176,10 +177,10 @@ def reproduce_command(
 
 def show_list(table: Table | None, as_json: bool) -> None:
     """Prints the tables, or the rows of one table and the files they need."""
-    from .suites import tables
+    from .effects import known_tables
 
     records: list[dict[str, Any]] = []
-    for entry in tables().values() if table is None else ():
+    for entry in known_tables().values() if table is None else ():
         trained = sum(bool(row.recipes) for row in entry.rows)
         records.append({"table": entry.name, "rows": len(entry.rows), "with a recipe": trained, "source": entry.source})
     rows = () if table is None else table.rows

@@ -24,7 +24,7 @@ from cse.io import read_toml
 from .bootstrap import TITLES, interval
 from .cells import Cell
 from .stored import Records
-from .suites import Recipe, Row, Table, find_table, resource
+from .suites import Recipe, Row, Table, find_table, resource, tables
 
 BEFORE = "before training"
 FIRST = "standard"
@@ -405,3 +405,8 @@ def tables_of(lab: Laboratory, sets: Mapping[str, Records]) -> dict[str, Printed
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns the lines of a table in Markdown."""
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---", *["---:"] * (len(head) - 1)], *rows)]
+
+
+def known_tables() -> dict[str, Table]:
+    """Returns the published tables, and that of the laboratory, by name."""
+    return tables() | {"effects": laboratory().table}

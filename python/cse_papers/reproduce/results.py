@@ -18,7 +18,7 @@ from .suites import ANY, Row, Table
 if TYPE_CHECKING:
     from cse.reports.style import Panel
 
-    from .work import Plan
+    from .cells import Plan
 
 Stored = Mapping[str, Sequence[Mapping[str, Any]]]
 """Stored cells by the name of the row."""

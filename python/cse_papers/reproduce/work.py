@@ -20,28 +20,12 @@ from typing import Any
 from cse.cli import printing
 from cse.progress import progress_of
 
-from .cells import Cell, cells_of, config_of, finish, read_cell, run_cell
+from .cells import Cell, Plan, cells_of, config_of, finish, read_cell, run_cell
 from .effects import Laboratory, Results, chosen_by, markdown, tables_of
 from .inputs import TRAINED, Inputs, laboratory_inputs
 from .results import changes_on_documents
 from .stored import Records, key_of
 from .suites import Row, Scorer, Table
-
-
-@dataclass
-class Plan:
-    """The cells of some rows of a table."""
-
-    stored: dict[str, list[dict[str, Any]]]
-    """Stored cells by the name of the row."""
-    wanted: list[Cell]
-    """Cells to be run, in order."""
-    notes: dict[str, str]
-    """Why cells of a row are neither stored nor run, by the name of the row."""
-
-    def add(self, cell: Cell, record: dict[str, Any]) -> None:
-        """Adds the record of a cell that has been run and stored."""
-        self.stored.setdefault(cell.row.name, []).append(record)
 
 
 @dataclass(frozen=True)

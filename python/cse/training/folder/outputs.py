@@ -46,7 +46,7 @@ from ...evaluation.sts import score_pairs
 from ...evaluation.verdict import NOT_JUDGED, Verdict, markdown
 from ..callbacks import Callback
 from ..run import Run
-from ..step.distributed import World
+from ..step.ranks import World
 from ..step.state import TrainState
 from . import find
 from .find import CONFIG, FOLDER, MANIFEST

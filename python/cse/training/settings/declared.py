@@ -33,7 +33,7 @@ CountOrNone = Annotated[int, Ge(0), Opt(metavar="N")]
 AtLeastZero = Annotated[float, Ge(0)]
 Rate = Annotated[float, Ge(0), Lt(1), Opt(metavar="P", default="the model's")]
 Augmentation = Annotated[str, Opt(metavar="NAME", names="cse.augment:AUGMENTATIONS")]
-HookName = Annotated[str, Opt(metavar="NAME", default="none", names="cse.features:HOOKS")]
+HookName = Annotated[str, Opt(metavar="NAME", default="none", names="cse.hooks:HOOKS")]
 
 group = dataclass(frozen=True, eq=False, repr=False)
 
@@ -161,7 +161,7 @@ class Methods:
             "Augmentation of embeddings; several are applied in the given order.",
             "NAME",
             flag="--feature-augmentation",
-            names="cse.features:FEATURE_AUGMENTATIONS",
+            names="cse.hooks:FEATURE_AUGMENTATIONS",
         ),
     ] = ()
     anchor_hook: Annotated[
@@ -189,7 +189,7 @@ class Methods:
             "Method that changes the encoder (see cse methods); several are applied in the given order.",
             "NAME",
             flag="--encoder-method",
-            names="cse.features:ENCODER_METHODS",
+            names="cse.hooks:ENCODER_METHODS",
         ),
     ] = ()
     imports: Imports = ()
