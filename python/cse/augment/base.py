@@ -106,6 +106,8 @@ class TextMethod(WithOptions, ABC):
     expensive: ClassVar[bool] = False
     """Whether the texts are slow to make. If so, each process makes texts only for the rows that it encodes, and the
     checks before training use only a few rows."""
+    warning: str = ""
+    """A warning that is shown before training; set by the constructor."""
 
     def __init__(self, options: Any, context: Context) -> None:
         self.options = options

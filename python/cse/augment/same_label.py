@@ -19,11 +19,35 @@ from ..options import Opt
 from .base import Draws, Edit, Paired, Pairing, Rows
 
 
+# Labels per text from which a column holds identifiers, and texts of a class below which labels hardly teach.
+IDS, FEW = 0.9, 5
+
+
 @dataclass(frozen=True)
 class SameLabelOptions:
     """Options of positives with the same label."""
 
     others: Annotated[float, Ge(0), Opt("rows without a label in an epoch, as a multiple of those with one")] = 1.0
+
+
+def warning_of(column: str, counts: npt.NDArray[np.int64]) -> str:
+    """Returns what to expect of so few texts of each class, or ""; raises ``InputError`` if there are no classes."""
+    flag, texts, classes = f"--labels {column} --learn", counts.sum(), len(counts)
+    if classes < 2:
+        what = "no row to train on has a label" if not classes else "all rows to train on that have a label have the same"
+        raise InputError(f"{flag}: {what}; at least two labels are needed")
+    if classes > IDS * texts:
+        raise InputError(
+            f"{flag}: the {texts:,} texts with a label have {classes:,} labels, nearly one each, as identifiers do; name "
+            "a column of labels that several rows share"
+        )
+    few = np.median(counts)
+    if few >= FEW:
+        return ""
+    return (
+        f"{classes:,} labels have {few:g} texts each (median), and so few hardly teach; label more rows, or join labels "
+        "that are similar"
+    )
 
 
 class SameLabel(Pairing):
@@ -39,19 +63,19 @@ class SameLabel(Pairing):
         super().__init__(options, context)
         if context.classes is None:
             raise InputError("--positive same-label needs labels; use --labels COLUMN --learn instead")
-        self.corpus = context.corpus
+        self.corpus, self.classes = context.corpus, context.classes.of_rows.copy()  # (N,) class of each row, -1: none
         self.rest, self.expensive = rest, rest is not None and rest.expensive
-        self.classes = context.classes.copy()  # (N,) class of each row, -1: none
         rows = context.rows[self.classes[context.rows] >= 0]
-        _, first, text = np.unique(context.corpus.hashes()[rows], return_index=True, return_inverse=True)
+        _, first, text = np.unique(self.corpus.hashes()[rows], return_index=True, return_inverse=True)
         of_texts = self.classes[rows[first]]
         order = np.argsort(of_texts, kind="stable")
         self.members = rows[first[order]]  # one row of each text with a label, by class
-        self.counts = np.bincount(of_texts, minlength=self.classes.max() + 2)  # of each class; the last one is 0
+        self.counts = np.bincount(of_texts, minlength=len(context.classes.names) + 1)  # of each class; the last one is 0
         self.starts = np.cumsum(self.counts) - self.counts
         self.place = np.full(len(self.classes), -1)  # (N,) position of the text of a row among the members
         self.place[rows] = np.argsort(order)[text]
         self.classes[self.counts[self.classes] < 2] = -1
+        self.warning = warning_of(context.classes.column, self.counts[self.counts > 0])
 
     def describe(self) -> str:
         """Returns how many rows of how many classes teach."""

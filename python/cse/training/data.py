@@ -169,9 +169,9 @@ def open_data(context: Context, progress: ProgressCallback, texts: Sequence[str]
         judged, chosen, unjudged = choose_labelled(sentences, settings.labels)
         rows, left_out = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
         if settings.learn:
-            context.classes = np.full(len(sentences), -1)
-            context.classes[rows] = read_classes(sentences, settings.labels, f"--labels {settings.labels}").of_rows[rows]
-    split = hold_out(sentences, settings.seed, wanted=not settings.dev, rows=rows)
+            context.classes = read_classes(sentences, settings.labels, f"--labels {settings.labels}").only(rows)
+    teaching = None if context.classes is None else context.classes.of_rows >= 0
+    split = hold_out(sentences, settings.seed, wanted=not settings.dev, rows=rows, spared=teaching)
     split = replace(split, blank=split.blank - left_out)
     context.corpus, context.pairs, context.rows = sentences, labelled, split.train
     return TrainingData(sentences, labelled, split, reading, judged, unjudged)

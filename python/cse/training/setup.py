@@ -104,7 +104,7 @@ def prepare(
     )
     examples = make_examples(rows, methods, final.positive, final.seed)
     text, warnings = examine(rows, negatives, tokenizer, final.max_length, built.encoder.max_length, final.model)
-    warnings += [opened.unjudged] if opened.unjudged else []
+    warnings += [*filter(None, (opened.unjudged, positive.warning))]
     if folder is None:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in built.terms.values() if term.warning]
     ranks = {"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}
