@@ -155,7 +155,7 @@ def test_what_cannot_teach_is_refused_and_few_texts_of_a_label_are_said(learning
         file = write_table(tmp_path / "other.csv", [*zip(sample_rows, values, strict=False)])
         return prepare(learning.replace(corpus=file, name=None))
 
-    with pytest.raises(InputError, match="--labels label --learn: all rows .* have the same; at least two labels"):
+    with pytest.raises(InputError, match=r"--labels label --learn: all rows .* have the same; at least two labels"):
         prepared(*["a"] * 100)
     with pytest.raises(InputError, match="--labels label --learn: no row to train on has a label"):
         prepared(*[""] * 100)
@@ -198,3 +198,14 @@ def test_training_moves_texts_with_the_same_label_together(learning, tmp_path, s
         same = np.equal.outer(np.arange(60) % 2, np.arange(60) % 2)
         cosines.append(s[same].mean() - s[~same].mean())
     assert cosines[1] > cosines[0] + 0.2
+
+
+def test_rows_that_are_left_out_neither_teach_nor_are_trained_on(learning):
+    every = prepare(learning, left_out=np.arange(0))
+    fold = np.arange(0, 200, 25)
+    run = prepare(learning.replace(name="fold"), left_out=fold)
+    members = [set(each.batches.positive.members.tolist()) for each in (every, run)]
+    assert members[0] == set(range(0, 200, 5))
+    assert members[1] == members[0] - set(fold.tolist())
+    assert not set(run.batches.rows.tolist()) & set(fold.tolist())
+    assert run.measures == []

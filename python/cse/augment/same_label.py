@@ -18,7 +18,6 @@ from ..errors import InputError
 from ..options import Opt
 from .base import Draws, Edit, Paired, Pairing, Rows
 
-
 # Labels per text from which a column holds identifiers, and texts of a class below which labels hardly teach.
 IDS, FEW = 0.9, 5
 
@@ -34,12 +33,12 @@ def warning_of(column: str, counts: npt.NDArray[np.int64]) -> str:
     """Returns what to expect of so few texts of each class, or ""; raises ``InputError`` if there are no classes."""
     flag, texts, classes = f"--labels {column} --learn", counts.sum(), len(counts)
     if classes < 2:
-        what = "no row to train on has a label" if not classes else "all rows to train on that have a label have the same"
-        raise InputError(f"{flag}: {what}; at least two labels are needed")
+        rows = "all rows to train on that have a label have the same" if classes else "no row to train on has a label"
+        raise InputError(f"{flag}: {rows}; at least two labels are needed")
     if classes > IDS * texts:
         raise InputError(
-            f"{flag}: the {texts:,} texts with a label have {classes:,} labels, nearly one each, as identifiers do; name "
-            "a column of labels that several rows share"
+            f"{flag}: the {texts:,} texts with a label have {classes:,} labels, nearly one each, as identifiers do; "
+            "name a column of labels that several rows share"
         )
     few = np.median(counts)
     if few >= FEW:
@@ -70,7 +69,9 @@ class SameLabel(Pairing):
         of_texts = self.classes[rows[first]]
         order = np.argsort(of_texts, kind="stable")
         self.members = rows[first[order]]  # one row of each text with a label, by class
-        self.counts = np.bincount(of_texts, minlength=len(context.classes.names) + 1)  # of each class; the last one is 0
+        self.counts = np.bincount(
+            of_texts, minlength=len(context.classes.names) + 1
+        )  # of each class; the last one is 0
         self.starts = np.cumsum(self.counts) - self.counts
         self.place = np.full(len(self.classes), -1)  # (N,) position of the text of a row among the members
         self.place[rows] = np.argsort(order)[text]
@@ -80,7 +81,9 @@ class SameLabel(Pairing):
     def describe(self) -> str:
         """Returns how many rows of how many classes teach."""
         taught = self.classes[self.members]
-        return f"another of {(taught >= 0).sum():,} rows with the same of {len(np.unique(taught[taught >= 0])):,} labels"
+        return (
+            f"another of {(taught >= 0).sum():,} rows with the same of {len(np.unique(taught[taught >= 0])):,} labels"
+        )
 
     def balanced(self, rows: Rows) -> tuple[npt.NDArray[np.bool_], int]:
         """Returns that each epoch contains the rows with a label, and ``others`` times as many of the others."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..background import ProgressCallback
 from ..context import Context
@@ -145,8 +146,17 @@ def corpus_files(corpus: Sequence[str], column: str | None) -> list[Any]:
     return files
 
 
-def open_data(context: Context, progress: ProgressCallback, texts: Sequence[str] | None, settings: Any) -> TrainingData:
-    """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs`` and ``rows`` of ``context``."""
+def open_data(
+    context: Context,
+    progress: ProgressCallback,
+    texts: Sequence[str] | None,
+    settings: Any,
+    left_out: npt.NDArray[np.int64] | None = None,
+) -> TrainingData:
+    """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs``, ``rows`` and ``classes`` of ``context``.
+
+    ``left_out`` are rows of a corpus that are not trained on, instead of those that judge by their labels.
+    """
     reading = {name: getattr(settings, name) for name in ("encoding_errors", "max_line_bytes", "threads", "cache")}
     labelled, rows, judged, unjudged = None, None, None, ""
     if settings.pairs:
@@ -162,17 +172,19 @@ def open_data(context: Context, progress: ProgressCallback, texts: Sequence[str]
     else:
         index = None if settings.corpus else context.index
         sentences = open_corpus(settings.corpus, settings.column, index, progress, texts, **reading)
-    left_out = 0 if labelled is None else labelled.left_out  # by --where or --min-score
+    others = 0 if labelled is None else labelled.left_out  # by --where or --min-score
     if settings.labels is not None:
         from ..evaluation.measures import choose_labelled
 
-        judged, chosen, unjudged = choose_labelled(sentences, settings.labels)
-        rows, left_out = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
+        chosen = left_out
+        if chosen is None:
+            judged, chosen, unjudged = choose_labelled(sentences, settings.labels)
+        rows, others = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
         if settings.learn:
             context.classes = read_classes(sentences, settings.labels, f"--labels {settings.labels}").only(rows)
     teaching = None if context.classes is None else context.classes.of_rows >= 0
     split = hold_out(sentences, settings.seed, wanted=not settings.dev, rows=rows, spared=teaching)
-    split = replace(split, blank=split.blank - left_out)
+    split = replace(split, blank=split.blank - others)
     context.corpus, context.pairs, context.rows = sentences, labelled, split.train
     return TrainingData(sentences, labelled, split, reading, judged, unjudged)
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from ..augment import AUGMENTATIONS, LABELS_POSITIVE
@@ -53,11 +55,13 @@ def prepare(
     folder: Path | None = None,
     progress: ProgressCallback = lambda *_: None,
     texts: Sequence[str] | None = None,
+    left_out: npt.NDArray[np.int64] | None = None,
 ) -> Run:
     """Builds the parts of a run in order: data, encoder, batches, objective, optimiser, evaluation and folder.
 
     ``world`` are the ranks (default: one), ``folder`` is that of the run if it is resumed, ``progress`` is called while
-    a large corpus is read, and ``texts`` are sentences in memory that are used instead of a corpus.
+    a large corpus is read, and ``texts`` are sentences in memory that are used instead of a corpus. For ``left_out``
+    see ``open_data``.
     """
     world, settings = world or World(), precedence.with_preset(settings)
     set_threads(settings.threads)
@@ -74,7 +78,7 @@ def prepare(
     preset = (settings.given or {}).get("preset")
     published = preset is not None and preset.partition("-")[0] not in families()  # a recipe from a paper
     evaluated = open_evaluation(settings, whole=published)
-    opened = open_data(context, progress, texts, settings)
+    opened = open_data(context, progress, texts, settings, left_out)
     place = folder
     if settings.name is not None:
         place = place or choose_folder(settings)  # checked before the model is searched for

@@ -74,7 +74,7 @@ class Batch:
     sentences: npt.NDArray[np.int64] | None = None
     """``(B,)`` hashes of the sentences, if anchors are made from them and the run does not keep duplicates."""
     classes: npt.NDArray[np.int64] | None = None
-    """``(B,)`` numbers that are equal for rows with the same label, see ``Paired.labels``, and differ for all others."""
+    """``(B,)`` numbers that are equal for rows with the same label (``Paired.labels``), and differ for all others."""
     unchanged: dict[str, int] = field(default_factory=dict)
     """Number of rows that an edit left unchanged, by block name; for a ``local`` block, only rows of this process."""
     part: slice = field(default_factory=lambda: slice(None))  # the rows that this rank encodes
@@ -151,7 +151,11 @@ class Batches:
         self.prompts = TrainingPrompts()  # texts that are prepended to the sentences before tokenization
         self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
         balanced = positive.balanced(rows) if isinstance(positive, Pairing) else None
-        self._often, self._others, self._other = rows, rows[:0], 0  # rows of each epoch, the others, and how many of them
+        self._often, self._others, self._other = (
+            rows,
+            rows[:0],
+            0,
+        )  # rows of each epoch, the others, and how many of them
         if balanced is not None:
             self._often, self._others, self._other = rows[balanced[0]], rows[~balanced[0]], balanced[1]
         whole, rest = divmod(len(self._often) + self._other, self.size)
