@@ -44,8 +44,8 @@ def warning_of(column: str, counts: npt.NDArray[np.int64]) -> str:
     if few >= FEW:
         return ""
     return (
-        f"{classes:,} labels have {few:g} texts each (median), and so few hardly teach; label more rows, or join labels "
-        "that are similar"
+        f"{classes:,} labels have {few:g} texts each (median), and so few hardly teach; label more rows, or join "
+        "similar labels"
     )
 
 
