@@ -106,6 +106,7 @@ def prepare(
         saturation=SaturationCheck(final.positive, final.temperature),
         steps=len(rows),
     )
+    started.selector.teaching = final.learn
     examples = make_examples(rows, methods, final.positive, final.seed)
     text, warnings = examine(rows, negatives, tokenizer, final.max_length, built.encoder.max_length, final.model)
     warnings += [*filter(None, (opened.unjudged, positive.warning))]
