@@ -238,6 +238,8 @@ def build_batches(
     names = ("batch_size", "seed", "epochs", "max_steps", "accumulate", "keep_duplicates")
     sizes = {name: getattr(config, name) for name in names}
     rows = data.split.train
+    if config.learn:  # few labels make small epochs
+        sizes["batch_size"] = min(config.batch_size, len(positive.rows_of_epoch(rows, Draws(config.seed, 0))))
     batches = Batches(data.corpus, rows, positive, list(negatives.values()), part=world.part, **sizes)
     if batches.size > len(rows):
         remedy = "lower it" if len(rows) > 1 else "training needs at least two, and preferably thousands"
