@@ -19,7 +19,7 @@ from ..options import Opt
 from .base import Draws, Edit, Paired, Pairing, Rows
 
 # Labels per text from which a column holds identifiers, and texts of a class below which labels hardly teach.
-IDS, FEW = 0.9, 5
+IDS, FEW = 0.9, 7
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SameLabel(Pairing):
         if context.classes is None:
             raise InputError("--positive same-label needs labels; use --labels COLUMN --learn instead")
         self.corpus, self.classes = context.corpus, context.classes.of_rows.copy()  # (N,) class of each row, -1: none
-        self.rest, self.expensive = rest, rest is not None and rest.expensive
+        self.rest = rest
         rows = context.rows[self.classes[context.rows] >= 0]
         _, first, text = np.unique(self.corpus.hashes()[rows], return_index=True, return_inverse=True)
         of_texts = self.classes[rows[first]]
@@ -80,11 +80,9 @@ class SameLabel(Pairing):
         self.warning = warning_of(context.classes.column, self.counts[self.counts > 0])
 
     def describe(self) -> str:
-        """Returns how many rows of how many classes teach."""
-        taught = self.classes[self.members]
-        return (
-            f"another of {(taught >= 0).sum():,} rows with the same of {len(np.unique(taught[taught >= 0])):,} labels"
-        )
+        """Returns how many texts of how many classes teach."""
+        counts = self.counts[self.counts > 1]
+        return f"{counts.sum():,} texts with {len(counts):,} labels"
 
     def rows_of_epoch(self, rows: Rows, draws: Draws) -> Rows:
         """Returns the rows with a label, and ``others`` times as many of the others, which the epochs take in turn."""
@@ -92,7 +90,7 @@ class SameLabel(Pairing):
         others = rows[~taught]
         count = min(round(self.options.others * taught.sum()), len(others))
         if not count:
-            return rows[taught]
+            return np.asarray(rows[taught])
         if self.turns is None:
             self.turns = others[np.argsort(Draws(draws.seed, 0).uniform(others, "turns")[:, 0], kind="stable")]
         turn = np.arange(draws.epoch * count, (draws.epoch + 1) * count) % len(others)

@@ -235,8 +235,8 @@ class Selector:
         if not self.held_out:
             keep = last not in self.collapsed
             few = (
-                "No sentences were held out, because the corpus is too small or too few of its sentences have 8 words "
-                f"or more; best/ is {'the last step' if keep else f'step {self.best_step}'}, which was not scored."
+                "No sentences were held out, because the corpus is too small or too few of its sentences "
+                f"{'without a label ' if self.teaching else ''}have 8 words or more; best/ is {'the last step' if keep else f'step {self.best_step}'}, which was not scored."
             )
             return [few] if keep else [few, f"The embeddings of step {last} are not finite; {REMEDY}."]
         if last in self.collapsed:

@@ -114,7 +114,9 @@ def prepare(
         warnings += [term.warning for term in built.terms.values() if term.warning]
     ranks = {"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}
     in_evaluation = f" in training, {final.eval_pooler} in evaluation" if final.eval_pooler else ""
-    loss, options = describe_loss(final), positive.describe()
+    loss, options, name = describe_loss(final), positive.describe(), final.positive
+    if final.learn:
+        options, name = f"{options}; the others: {name}", LABELS_POSITIVE
     synthetic = [f"{name} {method.describe()}" for name, method in negatives.items()]
     facts = {
         "device": describe_device(device, precision, reason),
@@ -122,7 +124,7 @@ def prepare(
         "recipe": precedence.recipe_reason(final, source.family),
         "model": f"{final.model}, pooler {final.pooler}{in_evaluation}",
         "loss": loss,
-        "positive": f"{final.positive}{f' ({options})' if options else ''}",
+        "positive": f"{name}{f' ({options})' if options else ''}",
         "negatives": "; ".join(["in the batch", *synthetic]),
         **opened.describe(),
         **index.facts,
@@ -131,7 +133,7 @@ def prepare(
         "text": text,
         **({"warning": "; ".join(warnings)} if warnings else {}),
     }
-    card = f"Loss: {loss}. Positives: {final.positive}. "
+    card = f"Loss: {loss}. Positives: {name}. "
     card += f"Synthetic negatives: {'; '.join(synthetic)}." if synthetic else "No synthetic negatives."
     public = {"config": final.public().to_toml(), "methods": final.public_text(card)}
     return Run(
