@@ -332,7 +332,7 @@ class Evaluation:
             excludes=If("pairs", why="whose held-out rows judge best/"),
         ),
     ] = None
-    """A fifth of the distinct texts, at most 2,000, are held out; see ``cse.evaluation.measures.choose_labelled``."""
+    """A fifth of the distinct texts, at most 2,000, are held out; see ``cse.evaluation.labels.choose_labelled``."""
     judged_queries: Annotated[
         str | None,
         Opt(
