@@ -80,7 +80,7 @@ def family_defaults(config: TrainConfig, family: str, own_pooler: str | None = N
     chosen = config.values()
     published = (config.given or chosen).get("preset") not in (None, "encoder")
     recipe = {} if config.pairs or published else conditional(family, "", False)
-    loss = chosen.get("loss") or recipe.get("loss", config.loss)
+    loss = chosen.get("loss") or config.implied().get("loss") or recipe.get("loss", config.loss)
     table = {name: value for name, value in families()[family].items() if name != other_limit(chosen)}
     used = config.copied(loss=loss, options=tables_of(merge(chosen, table)))
     recipe = recipe if loss in CONTRASTIVE_LOSSES else {}
