@@ -100,6 +100,8 @@ class Views:
     keys: dict[str, Tensor] = field(default_factory=dict)
     """``(R, k)`` int64 by view name, the keys of each row; see ``entry_keys``. Two rows that share a key are not
     negatives of each other. Empty if the run keeps duplicates."""
+    taught: Tensor | None = None
+    """``(B,)`` bool, True for the rows that a label teaches; None: no row has one."""
     repeats: bool = True
     """Whether texts may share a key. If it is known that none do, the contrastive loss does not compare keys."""
 
