@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 # Queries that are searched for together; pairs of vectors that are multiplied in float64 together, which fit in the
 # cache of a core; and texts whose tokens are counted to see whether the model reads them.
-QUERIES, PAIRS, LONG_SAMPLE = 256, 1024, 50
+QUERIES, PAIRS, LONG_SAMPLE = 64, 1024, 50
 
 
 @dataclass(frozen=True)
