@@ -77,6 +77,7 @@ def test_the_positive_is_each_other_text_with_the_label_equally_often_and_depend
             counts[text][positive] += 1
         some = method([texts[6], texts[2]], rows[[6, 2]], Draws(3, epoch))
         assert some.positives == [made.positives[6], made.positives[2]]
+    assert [each.text for each in method.examples(texts, rows, Draws(3, 0))] == texts[:7]
     for text in ("a0", "a1", "a2", "a3"):
         assert counts[text].keys() == {"a0", "a1", "a2", "a3"} - {text}
         assert max(counts[text].values()) < 1.25 * min(counts[text].values())
@@ -172,7 +173,8 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(learning, tmp_path
 
 @pytest.mark.slow
 def test_two_processes_compute_the_gradients_of_a_single_process(learning, tmp_path):
-    two_ranks_equal_one(learning.replace(batch_size=24), {"labels": {}, "nt-xent": {"objective": "nt-xent"}}, tmp_path)
+    cases = {"labels": {}, "nt-xent": {"objective": "nt-xent"}, "kept": {"loss_terms": ("keep-similarities",)}}
+    two_ranks_equal_one(learning.replace(batch_size=24), cases, tmp_path)
 
 
 def test_what_cannot_teach_is_refused_and_few_texts_of_a_label_are_said(learning, tmp_path, sample_rows):

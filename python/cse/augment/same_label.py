@@ -16,7 +16,7 @@ from annotated_types import Ge
 
 from ..errors import InputError
 from ..options import Opt
-from .base import Draws, Edit, Paired, Pairing, Rows
+from .base import Draws, Edit, Example, Paired, Pairing, Rows
 
 # Labels per text from which a column holds identifiers, and texts of a class below which labels hardly teach.
 IDS, FEW = 0.9, 7
@@ -125,3 +125,8 @@ class SameLabel(Pairing):
                 anchors[place] = paired.anchors[number]
                 positives[place] = (paired.positives or paired.anchors)[number]
         return Paired(anchors, positives, None if mask.all() else mask, labels=classes)
+
+    def examples(self, texts: Sequence[str], rows: Rows, draws: Draws) -> list[Example]:
+        """Returns the rows with a label with their positives."""
+        taught = self.classes[rows] >= 0
+        return [each for each, shown in zip(super().examples(texts, rows, draws), taught, strict=True) if shown]
