@@ -73,7 +73,7 @@ class SameLabel(Pairing):
             raise InputError("--positive same-label needs labels; use --labels COLUMN --learn instead")
         self.corpus, self.classes = context.corpus, context.classes.of_rows.copy()  # (N,) class of each row, -1: none
         rows = context.rows[self.classes[context.rows] >= 0]
-        _, first, text = np.unique(self.corpus.hashes()[rows], return_index=True, return_inverse=True)
+        _, first, text = np.unique(self.corpus.row_keys()[rows], return_index=True, return_inverse=True)
         of_texts = self.classes[rows[first]]
         order = np.argsort(of_texts, kind="stable")
         self.members = rows[first[order]]  # one row of each text with a label, by class

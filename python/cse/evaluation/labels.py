@@ -15,6 +15,7 @@ from ..data import readers
 from ..data.corpus import Corpus
 from ..data.pairs import values_of
 from ..errors import InputError
+from ..identity import common_keys
 from .base import Encodes, Evaluation, Progress, Report, Sample, embed
 from .geometry import unit
 from .options import MOST_ROWS, LabelsOptions
@@ -79,9 +80,10 @@ def linear(vectors: Vector, labels: npt.NDArray[np.int64]) -> Vector:
 def choose_labelled(
     corpus: Corpus, column: str, share: float = SHARE, most: int = MOST_ROWS
 ) -> tuple[LabelledTexts | None, Rows, str]:
-    """Chooses the texts of the smallest hashes to be judged by their labels; returns them, their rows, and "". Left out
-    are rows with a blank text or label, texts that occur with different labels, and classes with fewer than ``FEWEST``
-    of the chosen texts. With fewer than two classes, returns None, no rows, and why."""
+    """Chooses the texts of the smallest hashes to be judged by their labels; returns them, their rows with and without
+    labels, and "". Texts are compared by their row keys (``cse.identity``). Left out are rows with a blank text or
+    label, texts that occur with different labels, common texts, and classes with fewer than ``FEWEST`` of the chosen
+    texts. With fewer than two classes, returns None, no rows, and why."""
     flag = f"--labels {column}"
     if others := [file.path for file in corpus.files if file.column is None]:
         raise InputError(
@@ -91,19 +93,23 @@ def choose_labelled(
     names = [name.strip() for name in values_of(paths, flag, column)]
     number = {name: place for place, name in enumerate(sorted(set(names)))}
     labels = np.array([number[name] for name in names], dtype=np.int64)
-    rows = np.flatnonzero((corpus.word_counts() > 0) & (labels != number.get("", -1)))
-    hashes, first, text = np.unique(corpus.hashes()[rows], return_index=True, return_inverse=True)
-    lowest, highest = np.full(len(hashes), len(number)), np.full(len(hashes), -1)
+    filled, keys, hashes = corpus.word_counts() > 0, corpus.row_keys(), corpus.hashes()
+    rows = np.flatnonzero(filled & (labels != number.get("", -1)))
+    rows = rows[np.lexsort((hashes[rows], keys[rows]))]  # the rows of a text one after the other
+    texts, first, text = np.unique(keys[rows], return_index=True, return_inverse=True)
+    lowest, highest = np.full(len(texts), len(number)), np.full(len(texts), -1)
     np.minimum.at(lowest, text, labels[rows])
     np.maximum.at(highest, text, labels[rows])
-    chosen = np.flatnonzero(lowest == highest)[: min(most, int(share * len(hashes)))]
+    common = common_keys(keys[filled], int(filled.sum()))
+    chosen = np.flatnonzero((lowest == highest) & ~np.isin(texts, common))
+    chosen = chosen[np.argsort(hashes[rows[first[chosen]]], kind="stable")][: min(most, int(share * len(texts)))]
     count, chosen = len(chosen), chosen[is_frequent(lowest[chosen])]
     found, classes = np.unique(lowest[chosen], return_inverse=True)
     if len(found) < 2:
         why = f"fewer than two classes have {FEWEST} of the {count:,} rows that would be held out"
         return None, rows[:0], f"{flag}: {why}"
-    texts = corpus.take(rows[first[chosen]])
-    return LabelledTexts(column, texts, classes.astype(np.int64)), rows[np.isin(text, chosen)], ""
+    judged = LabelledTexts(column, corpus.take(rows[first[chosen]]), classes.astype(np.int64))
+    return judged, np.flatnonzero(filled & np.isin(keys, texts[chosen])), ""
 
 
 class Labels(Evaluation):

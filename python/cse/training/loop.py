@@ -17,8 +17,7 @@ from ..data.corpus import IN_MEMORY
 from ..encoder.device import generator_states, recorder_of, restore_generators
 from ..errors import InputError, Interrupted, RunError, check_texts, for_python, sentence
 from ..io import dumps, write_text
-from .batches.batches import Batch
-from .batches.tokens import Prefetcher
+from .batches.prepared import Batch, Prefetcher
 from .callbacks import Callback, Callbacks
 from .data import check_same, check_source
 from .folder import outputs
@@ -129,7 +128,7 @@ class Trainer:
 
     def run(self) -> RunResult:
         """Trains to the last step and returns the result."""
-        run, state, settings, part = self.prepared, self.state, self.settings, self.world.part
+        run, state, settings = self.prepared, self.state, self.settings
         tokenizer = state.encoder.tokenizer
         with (
             outputs.run_folder(run, self.world) as folder,
@@ -138,7 +137,6 @@ class Trainer:
                 run.batches,
                 tokenizer,
                 settings.data.max_length,
-                part,
                 run.tokens,
                 run.device,
                 settings.optimisation.compile,

@@ -25,7 +25,7 @@ from ...encoder.fast.lengths import GROUP, by_length, one_lookup
 from ...encoder.trained import SentenceEncoder
 from ...hooks.base import hooked
 from ...views import RowStep, Views, entry_keys
-from ..batches.batches import CLASSES, SENTENCES, Batch
+from ..batches.prepared import CLASSES, SENTENCES, Batch
 from .ranks import World
 
 if TYPE_CHECKING:
