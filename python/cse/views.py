@@ -52,16 +52,16 @@ def roles_by_name(names: Iterable[str]) -> dict[str, Role]:
 
 
 def entry_keys(
-    keys: Mapping[str, Tensor], roles: Mapping[str, Role], sentences: Tensor | None = None
+    keys: Mapping[str, Tensor], roles: Mapping[str, Role], of_rows: Iterable[Tensor] = ()
 ) -> dict[str, Tensor]:
     """Returns ``Views.keys``: an anchor and its positive have the keys of both, each its own first; a negative has one.
 
-    ``keys`` are the token keys ``(n,)`` of the views, and ``sentences`` those of the rows, if ``anchor`` and
-    ``positive`` are cut from them; see ``cse.identity``.
+    ``keys`` are the token keys ``(n,)`` of the views. The first pair also has the keys ``of_rows``, ``(n,)`` each: of
+    the sentences, if the pair is cut from them (``cse.identity``), and of the classes.
     """
     result = {name: key[:, None] for name, key in keys.items() if roles[name] == "negative"}
     for pair in zip(*([name for name in keys if roles[name] == role] for role in ("anchor", "positive")), strict=True):
-        rest = [sentences] if sentences is not None and pair[0] == "anchor" else []
+        rest = of_rows if pair[0] == "anchor" else ()
         for name, other in (pair, pair[::-1]):
             both = list({id(key): key for key in (keys[name], keys[other])}.values())  # one if a block has both views
             result[name] = torch.stack([*both, *rest], dim=1)
@@ -120,6 +120,8 @@ class Views:
     keys: dict[str, Tensor] = field(default_factory=dict)
     """``(R, k)`` int64 by view name, the keys of each row, that of its own text first; see ``entry_keys`` and
     ``equal_texts``. Empty if the run keeps duplicates."""
+    taught: Tensor | None = None
+    """``(B,)`` bool, True for the rows that a label teaches; None: no row has one."""
     repeats: bool = True
     """Whether texts may share a key. If it is known that none do, the contrastive loss does not compare keys."""
 

@@ -148,7 +148,14 @@ class Split:
     """Row keys of the texts that so many rows have that they join none; see ``cse.identity.common_keys``."""
 
 
-def hold_out(corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None, others: Sequence[Corpus] = ()) -> Split:
+def hold_out(
+    corpus: Corpus,
+    seed: int,
+    wanted: bool,
+    rows: Rows | None = None,
+    others: Sequence[Corpus] = (),
+    spared: npt.NDArray[np.bool_] | None = None,
+) -> Split:
     """Splits a corpus into training rows and held-out rows for the label-free score.
 
     At most 2000 rows, and at most 5 % of the rows to split, are held out. They have at least 8 words and distinct
@@ -167,6 +174,8 @@ def hold_out(corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None, 
     once = [columns[0], *(column[column != columns[0]] for column in columns[1:])]  # a text once for each of its rows
     common = common_keys(np.concatenate(once), len(rows))
     eligible = np.flatnonzero((words[rows] >= HELD_OUT_WORDS) & ~np.isin(columns[0], common))
+    if spared is not None:
+        eligible = eligible[~spared[rows[eligible]]]
     distinct = np.sort(eligible[np.unique(columns[0][eligible], return_index=True)[1]])
     order = np.argsort(rng.bits(seed, 0, rows[distinct], rng.HOLD_OUT), kind="stable")
     chosen = distinct[order[: min(HELD_OUT_ROWS, int(HELD_OUT_SHARE * len(rows)))]]  # positions in rows

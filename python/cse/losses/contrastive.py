@@ -274,7 +274,7 @@ class Contrastive(BatchTerm):
         """Returns the loss for any views; ``changes`` replace arguments of ``contrastive_loss``. See ``BatchStep``."""
         settings = {**vars(self.options), **vars(views), "mixed": self.options.mixed, "partners": step.partners}
         settings["keys"] = views.keys if views.repeats else None
-        for name in ("mixed_negatives", "mix_variant", "embeddings", "repeats"):
+        for name in ("mixed_negatives", "mix_variant", "embeddings", "taught", "repeats"):
             del settings[name]
         return contrastive_loss(views.embeddings, **{**settings, **changes})
 

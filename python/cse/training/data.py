@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..background import ProgressCallback
 from ..context import Context
 from ..data import readers, tables
+from ..data.classes import read_classes
 from ..data.corpus import IN_MEMORY, Corpus, Split, hold_out
 from ..data.pairs import LabelledPairs, open_pairs
 from ..encoder.resolve import check_local
@@ -163,10 +165,14 @@ def open_data(
     progress: ProgressCallback,
     texts: Sequence[str] | None,
     keep_duplicates: bool,
+    learn: bool = False,
+    left_out: npt.NDArray[np.int64] | None = None,
 ) -> TrainingData:
     """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs`` and ``rows`` of ``context``.
 
-    Unless ``keep_duplicates`` is True, hard negatives that are texts of held-out rows are not used.
+    Unless ``keep_duplicates`` is True, hard negatives that are texts of held-out rows are not used. With ``learn``,
+    ``classes`` is also set. ``left_out`` are rows of a corpus that are not trained on, instead of those that judge by
+    their labels.
     """
     reading: dict[str, Any] = {
         "encoding_errors": settings.encoding_errors,
@@ -183,17 +189,22 @@ def open_data(
     else:
         index = None if settings.corpus else context.index
         sentences = open_corpus(settings.corpus, settings.column, index, progress, texts, **reading)
-    left_out = 0 if labelled is None else labelled.left_out  # by --where or --min-score
+    count = 0 if labelled is None else labelled.left_out  # by --where or --min-score
     if evaluation.labels is not None:
         from ..evaluation.labels import choose_labelled
 
-        judged, chosen, unjudged = choose_labelled(sentences, evaluation.labels)
-        rows, left_out = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
+        chosen = left_out
+        if chosen is None:
+            judged, chosen, unjudged = choose_labelled(sentences, evaluation.labels)
+        rows, count = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
+        if learn:
+            context.classes = read_classes(sentences, evaluation.labels, f"--labels {evaluation.labels}").only(rows)
     others = [] if labelled is None else [labelled.positives]
-    split = hold_out(sentences, output.seed, not evaluation.dev, rows, others)
+    teaching = None if context.classes is None else context.classes.of_rows >= 0
+    split = hold_out(sentences, output.seed, not evaluation.dev, rows, others, teaching)
     if labelled is not None and not keep_duplicates:
         labelled = labelled.without(split)
-    split = replace(split, blank=split.blank - left_out)
+    split = replace(split, blank=split.blank - count)
     context.corpus, context.pairs, context.rows = sentences, labelled, split.train
     return TrainingData(sentences, labelled, split, reading, judged, unjudged)
 

@@ -9,9 +9,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from ..augment import AUGMENTATIONS
+from ..augment import AUGMENTATIONS, LABELS_POSITIVE
 from ..augment.base import Draws, Edit, Example, Pairing, TextMethod, View
 from ..background import ProgressCallback
 from ..context import Context
@@ -60,11 +62,13 @@ def prepare(
     folder: Path | None = None,
     progress: ProgressCallback = lambda *_: None,
     texts: Sequence[str] | None = None,
+    left_out: npt.NDArray[np.int64] | None = None,
 ) -> Run:
     """Builds the parts of a run in order: data, encoder, batches, objective, optimiser, evaluation and folder.
 
     ``world`` are the ranks (default: one), ``folder`` is that of the run if it is resumed, ``progress`` is called while
-    a large corpus is read, and ``texts`` are sentences in memory that are used instead of a corpus.
+    a large corpus is read, and ``texts`` are sentences in memory that are used instead of a corpus. For ``left_out``
+    see ``open_data``.
     """
     world, find = world or World(), cache(find_model)
     if folder is None and given.name is not None:
@@ -85,8 +89,9 @@ def prepare(
     preset = settings.given.get("preset")
     published = preset is not None and preset.partition("-")[0] not in families()  # a recipe from a paper
     evaluated = open_evaluation(settings.evaluation, whole=published)
-    keeps = settings.methods.keep_duplicates
-    opened = open_data(settings.data, settings.evaluation, settings.output, context, progress, texts, keeps)
+    learn, keeps = settings.methods.learn, settings.methods.keep_duplicates
+    groups = (settings.data, settings.evaluation, settings.output)
+    opened = open_data(*groups, context, progress, texts, keeps, learn, left_out)
     has_negatives = opened.labelled is None or bool(opened.labelled.hard_negatives)
     if settings.contrastive.hard_negative_weight != 1 and not has_negatives:
         raise InputError(
@@ -94,11 +99,16 @@ def prepare(
         )
     create = partial(create_method, settings.options, context)
     positive, negatives = text_methods(settings.methods, create)
-    methods: dict[str, TextMethod] = {settings.methods.positive: positive, **negatives}
+    used: dict[str, TextMethod] = {settings.methods.positive: positive, **negatives}
+    methods = dict(used)  # as far as examples of them are shown
+    if learn:
+        taught = create(AUGMENTATIONS, LABELS_POSITIVE)
+        taught.rest, positive = positive, taught
+        used[LABELS_POSITIVE], methods = taught, {LABELS_POSITIVE: taught, **negatives}
     index.check()
     rows = build_batches(settings, opened, positive, negatives, world)
     built = build_modules(settings, find, context, create, rows, world.rank)
-    settings = settings.changed(precision=precision).with_used_options({**methods, **built.by_name})
+    settings = settings.changed(precision=precision).with_used_options({**used, **built.by_name})
     tokenizer, length = built.encoder.tokenizer, settings.data.max_length
     ids = open_tokens(rows, opened.columns, tokenizer, length, opened.reading, progress)
     negative = next(iter(negatives.values()), None)
@@ -109,14 +119,21 @@ def prepare(
         saturation=SaturationCheck(settings.methods.positive, settings.loss.temperature),
         steps=len(rows),
     )
+    started.selector.teaching = learn
     examples = make_examples(rows, methods, settings.methods.positive, seed)
     text, warnings = examine(rows, negatives, tokenizer, length, built.encoder.max_seq_length, model.model)
-    warnings += [opened.unjudged] if opened.unjudged else []
+    warnings += [*filter(None, (opened.unjudged, positive.warning))]
     if folder is None:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in built.terms.values() if term.warning]
     ranks = {"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}
     in_evaluation = f" in training, {model.eval_pooler} in evaluation" if model.eval_pooler else ""
-    loss, options = describe_loss(settings.loss, settings.contrastive), positive.describe()
+    loss, options, name = (
+        describe_loss(settings.loss, settings.contrastive),
+        positive.describe(),
+        settings.methods.positive,
+    )
+    if learn:
+        options, name = f"{options}; the others: {name}", LABELS_POSITIVE
     synthetic = [f"{name} {method.describe()}" for name, method in negatives.items()]
     facts = {
         "device": describe_device(device, precision, reason),
@@ -124,7 +141,7 @@ def prepare(
         "recipe": recipe_reason(settings, find(model.model).family),
         "model": f"{model.model}, pooler {model.pooler}{in_evaluation}",
         "loss": loss,
-        "positive": f"{settings.methods.positive}{f' ({options})' if options else ''}",
+        "positive": f"{name}{f' ({options})' if options else ''}",
         "negatives": "; ".join(["in the batch", *synthetic]),
         **opened.describe(),
         **index.facts,
@@ -133,7 +150,7 @@ def prepare(
         "text": text,
         **({"warning": "; ".join(warnings)} if warnings else {}),
     }
-    card = f"Loss: {loss}. Positives: {settings.methods.positive}. "
+    card = f"Loss: {loss}. Positives: {name}. "
     card += f"Synthetic negatives: {'; '.join(synthetic)}." if synthetic else "No synthetic negatives."
     public = {"config": settings.public_toml(), "methods": settings.public_text(card)}
     return Run(
@@ -240,13 +257,16 @@ def build_batches(
 ) -> Batches:
     """Returns the batches of the run; raises ``InputError`` for unusable sizes, or if nothing can be learned."""
     rows, optimisation = data.split.train, settings.optimisation
+    size = optimisation.batch_size
+    if settings.methods.learn:  # few labels make small epochs
+        size = min(size, len(positive.rows_of_epoch(rows, Draws(settings.output.seed, 0))))
     batches = Batches(
         data.corpus,
         rows,
         positive,
         list(negatives.values()),
         part=world.part,
-        batch_size=optimisation.batch_size,
+        batch_size=size,
         seed=settings.output.seed,
         epochs=optimisation.epochs,
         max_steps=optimisation.max_steps,

@@ -24,6 +24,7 @@ from .texts import Batches, Texts
 from .tokens import BatchTokens, Ids, StoredTokens
 
 SENTENCES = "sentences"  # name of the keys of the sentences in Batch.keys
+CLASSES = "classes"  # name of the numbers of the classes in Batch.keys
 Name = tuple[str, ...]  # of a tensor of a batch: ("rows",), or a kind and the name of a block
 
 
@@ -65,7 +66,8 @@ class Batch(Texts):
     """By block name: token ids, attention masks and so on of the n rows in ``part``, ``(n, T)`` each."""
     keys: dict[str, Tensor] = field(default_factory=dict)
     """By block name: token keys ``(n,)`` int64 of these rows; see ``cse.identity`` and ``cse.views.entry_keys``. If
-    anchors are cut from the sentences, also those of the sentences. Empty if the run keeps duplicates."""
+    anchors are cut from the sentences, also those of the sentences; and if rows have labels, the numbers of the
+    classes. Empty if the run keeps duplicates."""
     repeats: bool = True  # whether a key may occur twice: False if this rank encodes all rows, and none does
     packed: Packed | None = None  # the tensors that a step reads, ready to be copied to the device
 
@@ -162,6 +164,8 @@ class Prefetcher:
             if batch.blocks["anchor"].column is None:  # the anchors are parts of the sentences
                 texts = batch.sentences[batch.part]
                 keys[SENTENCES] = self.tokens.whole_keys(texts) if texts else torch.zeros(0, dtype=torch.int64)
+            if batch.classes is not None:
+                keys[CLASSES] = torch.from_numpy(batch.classes[batch.part].copy())
         every = torch.cat([*keys.values(), torch.zeros(0, dtype=torch.int64)])
         return {"keys": keys, "repeats": len(rows) < len(batch.rows) or len(torch.unique(every)) < len(every)}
 

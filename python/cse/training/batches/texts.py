@@ -31,6 +31,8 @@ class Texts:
     rows: npt.NDArray[np.int64]  # (B,) row numbers in the corpus
     blocks: dict[str, Block]  # by block name: the texts to encode and their views; see cse.augment.base.Block
     sentences: list[str] = field(default_factory=list)  # the texts of these rows in the corpus
+    classes: npt.NDArray[np.int64] | None = None
+    """``(B,)`` numbers that are equal for rows with the same label (``Paired.labels``), and differ for all others."""
 
     @property
     def roles(self) -> dict[str, Role]:
@@ -74,16 +76,17 @@ class Batches:
         self.without_dropout = False  # whether an unchanged positive equals its anchor
         self.prompts = TrainingPrompts()  # texts that are prepended to the sentences before tokenization
         self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
-        whole, rest = divmod(len(rows), self.size)
-        self.per_epoch = whole + (rest > 1)
+        count = len(self._rows_of(0))
+        whole, rest = divmod(count, self.size)
+        self.per_epoch = whole + (rest > 1 and (count == len(rows) or not whole))  # the rest of a sample is dropped
         self.steps = self.per_epoch * (epochs or 1) // accumulate
         if max_steps is not None:
             self.steps = max_steps if epochs is None else min(self.steps, max_steps)
         self._epoch = -1
-        self._order = rows[:0]  # the order of the current epoch, as positions in rows
+        self._order = rows[:0]  # the rows of the current epoch, in its order
         # The order of epoch 0 is computed in a thread while the model is loaded.
         pool = ThreadPoolExecutor(1, thread_name_prefix="cse-order")
-        self._first: Future[npt.NDArray[np.int64]] | None = pool.submit(rng.permutation, rows, seed, 0)
+        self._first: Future[npt.NDArray[np.int64]] | None = pool.submit(self._ordered, 0)
         pool.shutdown(wait=False)  # the thread ends with its task
 
     def __len__(self) -> int:
@@ -99,12 +102,12 @@ class Batches:
         epoch, nth = divmod(number, self.per_epoch)
         if epoch != self._epoch:
             started, self._first = self._first, None
-            self._order = rng.permutation(self.rows, seed, epoch) if epoch or started is None else started.result()
+            self._order = self._ordered(epoch) if epoch or started is None else started.result()
             self._epoch = epoch
-        rows = self.rows[self._order[nth * self.size : (nth + 1) * self.size]]
+        rows = self._order[nth * self.size : (nth + 1) * self.size]
         texts = self.corpus.take(rows)
         draws = rng.Draws(seed, epoch)
-        blocks = self._positives(texts, rows, draws)
+        blocks, labels = self._positives(texts, rows, draws)
         for position, method in enumerate(self.negatives):
             if method.applies(step):
                 name = "synthetic" if position == 0 else f"synthetic_{position + 1}"
@@ -112,9 +115,21 @@ class Batches:
                 if method.makes_pairs(method.options):
                     views = (View(name, "anchor"), View(f"{name}_positive", "positive"))
                 blocks[name] = self._edited(method, texts, rows, draws, views)
-        return Texts(step, epoch, rows, blocks, texts)
+        classes = None if labels is None else np.where(labels < 0, -1 - rows, labels)
+        return Texts(step, epoch, rows, blocks, texts, classes)
 
-    def _positives(self, texts: list[str], rows: npt.NDArray[np.int64], draws: rng.Draws) -> dict[str, Block]:
+    def _rows_of(self, epoch: int) -> npt.NDArray[np.int64]:
+        return self.positive.rows_of_epoch(self.rows, rng.Draws(self.seed, epoch))
+
+    def _ordered(self, epoch: int) -> npt.NDArray[np.int64]:
+        """Returns the rows of an epoch in random order."""
+        rows = self._rows_of(epoch)
+        return rows[rng.permutation(rows, self.seed, epoch)]
+
+    def _positives(
+        self, texts: list[str], rows: npt.NDArray[np.int64], draws: rng.Draws
+    ) -> tuple[dict[str, Block], npt.NDArray[np.int64] | None]:
+        """Returns the blocks of anchors and positives, and the classes of the rows (``Paired.labels``)."""
         anchor, positive = self.views
         if isinstance(self.positive, Edit):
             if not self.positive.is_positive(self.positive.options):
@@ -123,13 +138,14 @@ class Batches:
                     name = "edited" if number == 1 else f"edited_{number}"
                     other = replace(positive, name=name, role="other")
                     blocks[name] = self._edited(edit, texts, rows, draws, (other,))
-                return blocks
+                return blocks, None
             edited = self._edited(self.positive, texts, rows, draws, (positive,))
-            return {"anchor": Block(texts, (anchor,), column=0), "positive": edited}
+            return {"anchor": Block(texts, (anchor,), column=0), "positive": edited}, None
         paired = self.positive(texts, rows, draws)
         columns = paired.columns
         if paired.positives is None:
-            return {"anchor": Block(paired.anchors, (anchor, positive), paired.mask, columns[0], shared=paired.shared)}
+            both = Block(paired.anchors, (anchor, positive), paired.mask, columns[0], shared=paired.shared)
+            return {"anchor": both}, paired.labels
         blocks = {
             "anchor": Block(paired.anchors, (anchor,), column=columns[0]),
             "positive": Block(paired.positives, (positive,), paired.mask, columns[1]),
@@ -141,7 +157,7 @@ class Batches:
                 mask = paired.negative_masks[number] if paired.negative_masks else None
                 mask = None if mask is None or mask.all() else mask
                 blocks[name] = Block(negatives, (View(name, "negative"),), mask, column)
-        return blocks
+        return blocks, paired.labels
 
     def _edited(
         self, method: Edit, texts: list[str], rows: npt.NDArray[np.int64], draws: rng.Draws, views: tuple[View, ...]

@@ -144,6 +144,15 @@ class Methods:
         Augmentation,
         Opt("Augmentation for positives, such as dropout (the same text) or spans (two parts of it); see cse methods."),
     ] = DERIVED
+    learn: Annotated[
+        bool,
+        Opt(
+            "Learn from the column --labels: rows with the same label are positives of each other.",
+            needs="labels",
+            excludes="keep_duplicates",
+        ),
+    ] = False
+    """Rows without a label have the positives of ``positive``; see ``cse.augment.same_label``."""
     min_df: MinDf = 0
     max_terms: MaxTerms = None
     negatives: Annotated[

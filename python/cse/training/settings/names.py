@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
-from ...augment import AUGMENTATIONS
+from ...augment import AUGMENTATIONS, LABELS_POSITIVE
 from ...errors import KEYWORDS, InputError
 from ...hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
@@ -123,7 +123,7 @@ class Settings(Data, Model, Methods, Loss, Optimisation, Evaluation, Output):
         """The registries of the methods that the settings name, by method name."""
         terms = self.all_terms if self.loss in CONTRASTIVE_LOSSES else (self.loss, *self.all_terms)
         tables: dict[Registry[Any], tuple[str | None, ...]] = {
-            AUGMENTATIONS: (self.positive, *self.negatives),
+            AUGMENTATIONS: (self.positive, *self.negatives, LABELS_POSITIVE if self.learn else None),
             FEATURE_AUGMENTATIONS: self.feature_augmentations,
             ENCODER_METHODS: self.encoder_methods,
             HOOKS: (self.anchor_hook, self.positive_hook),
