@@ -286,7 +286,7 @@ def test_functions_of_a_device_call_its_module(monkeypatch, device, index):
 
 
 CONFIG = SimpleNamespace(
-    optimisation=SimpleNamespace(batch_size=64, chunk_size=None), model=SimpleNamespace(max_length=32)
+    optimisation=SimpleNamespace(batch_size=64, chunk_size=None), data=SimpleNamespace(max_length=32)
 )
 
 

@@ -106,7 +106,13 @@ class SentenceEncoder(Encoder):
             features = {**inputs, "token_embeddings": last, "all_layer_embeddings": states}
         else:
             with around or nullcontext():
-                features = self[0](inputs, output_hidden_states=layers)
+                # Called itself: sentence-transformers calls ``forward``, without hooks and without compilation.
+                output = self.backbone(**inputs, output_hidden_states=layers)
+            if self[0].pools:
+                features = {**inputs, "sentence_embedding": output.pooler_output}
+            else:
+                features = {**inputs, "token_embeddings": output.last_hidden_state}
+                features |= {"all_layer_embeddings": output.hidden_states} if layers else {}
         if (pooled := tokens.get(POOLED)) is not None:
             features["prompt_length"] = (tokens["attention_mask"] - pooled).sum(1).amax(0, keepdim=True)
         return self.embedded(features)
