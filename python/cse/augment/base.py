@@ -106,6 +106,8 @@ class TextMethod(WithOptions, ABC):
     expensive: ClassVar[bool] = False
     """Whether the texts are slow to make. If so, each process makes texts only for the rows that it encodes, and the
     checks before training use only a few rows."""
+    warning: str = ""
+    """A warning that is shown before training; set by the constructor."""
 
     def __init__(self, options: Any, context: Context) -> None:
         self.options = options
@@ -228,12 +230,20 @@ class Paired:
     """Input columns from which the anchors, positives and negatives are taken unchanged; see ``Block.column``."""
     more_negatives: Sequence[list[str]] = ()
     """Further hard negatives of each row, if it has several; their input columns follow that of ``negatives``."""
+    labels: npt.NDArray[np.int64] | None = None
+    """``(n,)`` classes of the rows, negative for a row without one. Rows of the same class are not negatives of each
+    other. None: no row has a class."""
     shared: bool = False
     """If ``positives`` is None: whether an anchor and its positive are encoded under the same dropout mask."""
 
 
 class Pairing(TextMethod):
     """Base class of methods that decide which two texts form an anchor and its positive."""
+
+    def balanced(self, rows: Rows) -> tuple[npt.NDArray[np.bool_], int] | None:
+        """Returns which of the rows to train on each epoch contains, ``(n,)`` bool, and how many of the other rows it
+        contains besides. None, the default: each epoch contains all rows."""
+        return None
 
     @abstractmethod
     def __call__(self, texts: Sequence[str], rows: Rows, draws: Draws) -> Paired:

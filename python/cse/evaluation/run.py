@@ -13,7 +13,7 @@ from ..registry import parse_setting
 from . import EVALUATIONS
 from .base import Adapted, Encodes, Evaluation, Report, counted
 from .ranking import BM25, RUN, ByWords, FromRun, Searched, System, as_system, check_systems
-from .significance import adjust
+from .significance import adjust, scores_of
 from .significance import compare as compare_reports
 
 Model = str | PathLike[str] | Encodes | System
@@ -195,7 +195,7 @@ def compare_models(
         a, b = (",".join(result.model for result in side) for side in (before, after))
         reports = before[0].reports.values()
         notes = [note for report in reports for note in report.notes]
-        beside = {name: score for report in reports for name, score in report.beside.items()}
+        beside = scores_of([sample for report in reports for sample in report.beside])
         comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], records, notes, beside))
     return comparisons
 

@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from ..augment import AUGMENTATIONS
+from ..augment import AUGMENTATIONS, LABELS_POSITIVE
 from ..augment.base import Draws, Edit, Example, Pairing, TextMethod, View
+from ..augment.same_label import SameLabel
 from ..background import ProgressCallback
 from ..context import Context
 from ..encoder import prompts
@@ -19,7 +22,7 @@ from ..encoder.device import describe_device, pick_device, pick_precision, set_t
 from ..encoder.resolve import Source, find_model
 from ..encoder.trained import SentenceEncoder, check_mask, load_encoder
 from ..errors import InputError
-from ..evaluation.labels import Labels
+from ..evaluation.labels import CrossFitted, Labels
 from ..hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.base import BatchTerm, LossTerm
@@ -55,12 +58,13 @@ def prepare(
     progress: ProgressCallback = lambda *_: None,
     texts: Sequence[str] | None = None,
     labels: Sequence[str] | None = None,
+    left_out: npt.NDArray[np.int64] | None = None,
 ) -> Run:
     """Builds the parts of a run in order: data, encoder, batches, objective, optimiser, evaluation and folder.
 
     ``world`` are the ranks (default: one), ``folder`` is that of the run if it is resumed, ``progress`` is called while
     a large corpus is read, and ``texts`` are sentences in memory that are used instead of a corpus, with their
-    ``labels``, "" for none.
+    ``labels``, "" for none. For ``left_out`` see ``open_data``.
     """
     world, settings = world or World(), precedence.with_preset(settings)
     set_threads(settings.threads)
@@ -75,7 +79,7 @@ def prepare(
     index = RunIndex(settings.tfidf, folder, named, filters, context)
     context.open_index = index.open
     evaluated = open_evaluation(settings)
-    opened = open_data(context, progress, texts, settings, labels)
+    opened = open_data(context, progress, texts, settings, labels, left_out)
     place = folder
     if settings.name is not None:
         place = place or choose_folder(settings)  # checked before the model is searched for
@@ -84,11 +88,15 @@ def prepare(
     final = precedence.resolve(settings, source.family, source.pooler, precision)
     place = place or choose_folder(final)
     positive, negatives = text_methods(final, context)
-    methods: dict[str, TextMethod] = {final.positive: positive, **negatives}
+    used: dict[str, TextMethod] = {final.positive: positive, **negatives}
+    methods = dict(used)  # as far as examples of them are shown
+    if final.learn:
+        positive = used[LABELS_POSITIVE] = SameLabel(final.options_of(LABELS_POSITIVE), context, positive)
+        methods = {LABELS_POSITIVE: positive, **negatives}
     index.check()
     rows = build_batches(final, opened, positive, negatives, world)
     built = build_modules(final, source, context, rows, world.rank)
-    final = final.with_used_options({**methods, **built.by_name})
+    final = final.with_used_options({**used, **built.by_name})
     tokenizer = built.encoder.tokenizer
     ids = open_tokens(rows, opened.columns, tokenizer, final.max_length, opened.reading, progress)
     negative = next(iter(negatives.values()), None)
@@ -100,10 +108,11 @@ def prepare(
         steps=len(rows),
     )
     judge = Judge.of(evaluated, opened)
-    labelled = [each for each in judge.evaluations if isinstance(each, Labels)]
+    labelled = [each for each in judge.evaluations if isinstance(each, (Labels, CrossFitted))]
+    started.selector.teaching = final.learn
     examples = make_examples(rows, methods, final.positive, final.seed)
     text, warnings = examine(rows, negatives, tokenizer, final.max_length, built.encoder.max_length, final.model)
-    warnings += [opened.unjudged] if opened.unjudged else []
+    warnings += [*filter(None, (opened.unjudged, positive.warning))]
     if folder is None:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in built.terms.values() if term.warning]
     ranks = {"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}

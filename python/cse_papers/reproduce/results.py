@@ -134,6 +134,22 @@ def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[st
     }
 
 
+def flat(values: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Returns the names of columns and the rows of ``to_dict``, with a column for each of its values, for CSV."""
+    columns = [f"{column}, {key}" for column in values["rows"][0]["cells"] for key in CELL] if values["rows"] else []
+    rows = []
+    for row in values["rows"]:
+        cells = [
+            "" if (value := cell.get(key)) is None else str(value) for cell in row["cells"].values() for key in CELL
+        ]
+        rows.append([f"{row['method']}, {row['model']}".removesuffix(", "), *cells])
+    return ["row", *columns], rows
+
+
+CELL = ("published", "ours", "sd", "seeds", "low", "high")
+"""Values of a cell of ``to_dict`` that ``flat`` returns."""
+
+
 def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> str:
     """Returns the table as Markdown: the published values of each row, and below them ours."""
     lines = [f"{table.source}: {table.metric}.", *([f"Note: {table.note}"] if table.note else []), ""]
