@@ -29,7 +29,8 @@ from ..errors import InputError
 from ..io import dumps, fresh_folder
 from ..tfidf.options import word_options
 from ..tfidf.pieces import Pieces
-from .vectors import Numbers, top
+
+Numbers = npt.NDArray[np.int64]
 
 HASHES = "hashes.json"
 PROGRESS_ROWS = 4096
@@ -161,6 +162,15 @@ def library() -> Any:
         if hidden:
             sys.modules.pop("jax", None)
     return bm25s
+
+
+def top(scores: npt.NDArray[np.floating], k: int) -> Numbers:
+    """Returns the positions of the k largest scores ``(n,)``, best first; ties are in their order."""
+    k = min(k, len(scores))
+    if not k:
+        return np.empty(0, dtype=np.int64)
+    near = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
+    return near[np.argsort(-scores[near], kind="stable")][:k]
 
 
 class Bm25:
