@@ -154,6 +154,22 @@ def choose_labelled(
     return judged, rows[np.isin(text, chosen)], ""
 
 
+def samples_of(
+    column: str,
+    vectors: npt.NDArray[np.floating],
+    labels: Rows,
+    others: tuple[npt.NDArray[np.floating], Rows] | None = None,
+) -> list[Sample]:
+    """Returns the samples of a column of labels for the embeddings of its rows, ``(n, D)``, which are predicted from
+    those of the others ``(m, D)`` or, without them, from each other; a value is 100 or 0, or a mean over folds."""
+    points, known = unit(vectors), None if others is None else (unit(others[0]), others[1])
+    found = {
+        f"{column} of {NEIGHBOURS} nearest neighbours": neighbours(points, labels, known),
+        f"{column} by logistic regression": classified(logistic, points, labels, known),
+    }
+    return [Sample(name, 100 * values, unit="rows") for name, values in found.items()]
+
+
 @dataclass(frozen=True)
 class Fold:
     """A part of the rows with labels: its texts and the others, and its rows of the corpus."""
@@ -279,14 +295,9 @@ class Labels(Evaluation):
         return len(self.texts.texts) + len(self.texts.others)
 
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
-        column, labels = self.texts.column, self.texts.labels
-        vectors, known = map(unit, embed(encoder, [self.texts.texts, self.texts.others], progress))
+        vectors, known = embed(encoder, [self.texts.texts, self.texts.others], progress)
         others = (known, self.texts.labels_of_others) if self.texts.others else None
-        found = {
-            f"{column} of {NEIGHBOURS} nearest neighbours": neighbours(vectors, labels, others),
-            f"{column} by logistic regression": classified(logistic, vectors, labels, others),
-        }
-        samples = [Sample(name, 100 * values, unit="rows") for name, values in found.items()]
+        samples = samples_of(self.texts.column, vectors, self.texts.labels, others)
         return report_of(samples, self.beside, self.texts.notes)
 
     @cached_property

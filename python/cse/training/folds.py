@@ -7,9 +7,8 @@ settings. Its results for the fold are stored there, and the run is removed; a s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -50,12 +49,12 @@ def judged_by_fold(crossed: CrossFitted, run: Path, train: Train, callback: Call
         if not stored.is_file():
             callback.on_status(f"training encoder {number} of {len(crossed.folds)} that judge")
             found = fold(train(folder, rows, Quiet(callback, run))).samples
-            io.write_text(stored, io.dumps([[each.task, each.unit, each.values.tolist()] for each in found]) + "\n")
+            io.write_text(stored, io.dumps({each.task: each.values.tolist() for each in found}) + "\n")
             io.remove_folder(folder)
         samples.append(read_samples(stored))
     return samples
 
 
 def read_samples(path: Path) -> list[Sample]:
-    stored: Sequence[Any] = io.read_json(path, list[tuple[str, str, list[float]]])
-    return [Sample(task, np.array(values), unit=unit) for task, unit, values in stored]
+    stored = io.read_json(path, dict[str, list[float]])
+    return [Sample(task, np.array(values), unit="rows") for task, values in stored.items()]
