@@ -121,6 +121,10 @@ class TextMethod(WithOptions, ABC):
         """Returns whether negatives made by this method also form pairs; see ``Edit.makes_pairs``."""
         return False
 
+    def rows_of_epoch(self, rows: Rows, draws: Draws) -> Rows:
+        """Returns those of the rows to train on that an epoch contains, the same number in each epoch. Default: all."""
+        return rows
+
     @abstractmethod
     def examples(self, texts: Sequence[str], rows: Rows, draws: Draws) -> list[Example]:
         """Returns the texts with their augmented forms, to be shown before training."""
@@ -239,11 +243,6 @@ class Paired:
 
 class Pairing(TextMethod):
     """Base class of methods that decide which two texts form an anchor and its positive."""
-
-    def balanced(self, rows: Rows) -> tuple[npt.NDArray[np.bool_], int] | None:
-        """Returns which of the rows to train on each epoch contains, ``(n,)`` bool, and how many of the other rows it
-        contains besides. None, the default: each epoch contains all rows."""
-        return None
 
     @abstractmethod
     def __call__(self, texts: Sequence[str], rows: Rows, draws: Draws) -> Paired:

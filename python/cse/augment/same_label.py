@@ -19,7 +19,7 @@ from ..options import Opt
 from .base import Draws, Edit, Paired, Pairing, Rows
 
 # Labels per text from which a column holds identifiers, and texts of a class below which labels hardly teach.
-IDS, FEW = 0.9, 5
+IDS, FEW = 0.9, 7
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SameLabel(Pairing):
         if context.classes is None:
             raise InputError("--positive same-label needs labels; use --labels COLUMN --learn instead")
         self.corpus, self.classes = context.corpus, context.classes.of_rows.copy()  # (N,) class of each row, -1: none
-        self.rest, self.expensive = rest, rest is not None and rest.expensive
+        self.rest = rest
         rows = context.rows[self.classes[context.rows] >= 0]
         _, first, text = np.unique(self.corpus.hashes()[rows], return_index=True, return_inverse=True)
         of_texts = self.classes[rows[first]]
@@ -76,19 +76,25 @@ class SameLabel(Pairing):
         self.place = np.full(len(self.classes), -1)  # (N,) position of the text of a row among the members
         self.place[rows] = np.argsort(order)[text]
         self.classes[self.counts[self.classes] < 2] = -1
+        self.turns: Rows | None = None  # the rows without a label, in the order in which the epochs take them
         self.warning = warning_of(context.classes.column, self.counts[self.counts > 0])
 
     def describe(self) -> str:
-        """Returns how many rows of how many classes teach."""
-        taught = self.classes[self.members]
-        return (
-            f"another of {(taught >= 0).sum():,} rows with the same of {len(np.unique(taught[taught >= 0])):,} labels"
-        )
+        """Returns how many texts of how many classes teach."""
+        counts = self.counts[self.counts > 1]
+        return f"{counts.sum():,} texts with {len(counts):,} labels"
 
-    def balanced(self, rows: Rows) -> tuple[npt.NDArray[np.bool_], int]:
-        """Returns that each epoch contains the rows with a label, and ``others`` times as many of the others."""
+    def rows_of_epoch(self, rows: Rows, draws: Draws) -> Rows:
+        """Returns the rows with a label, and ``others`` times as many of the others, which the epochs take in turn."""
         taught = self.classes[rows] >= 0
-        return taught, min(round(self.options.others * taught.sum()), int((~taught).sum()))
+        others = rows[~taught]
+        count = min(round(self.options.others * taught.sum()), len(others))
+        if not count:
+            return np.asarray(rows[taught])
+        if self.turns is None:
+            self.turns = others[np.argsort(Draws(draws.seed, 0).uniform(others, "turns")[:, 0], kind="stable")]
+        turn = np.arange(draws.epoch * count, (draws.epoch + 1) * count) % len(others)
+        return np.sort(np.append(rows[taught], self.turns[turn]))
 
     def __call__(self, texts: Sequence[str], rows: Rows, draws: Draws) -> Paired:
         anchors, positives, mask = list(texts), list(texts), np.ones(len(rows), dtype=bool)

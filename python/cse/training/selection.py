@@ -145,7 +145,7 @@ class Selector:
     def lost(self) -> float:
         """Returns by how many points the score of the last evaluation is below that before training."""
         scale = 100 if self.metric == "mrr" else 1
-        first, last = (record.get(self.metric, math.nan) for record in (self.records[0], self.records[-1]))
+        first, last = (record.get(self.metric or "", math.nan) for record in (self.records[0], self.records[-1]))
         return scale * float(first - last)
 
     def fault(self, texts: Sequence[str]) -> str:
@@ -238,9 +238,11 @@ class Selector:
             return [*notes, f"best/ is step {self.best_step} of {last}, chosen by Spearman on {by}."]
         if not self.held_out:
             keep = last not in self.collapsed
+            step = "the last step" if keep else f"step {self.best_step}"
             few = (
-                "No sentences were held out, because the corpus is too small or too few of its sentences have 8 words "
-                f"or more; best/ is {'the last step' if keep else f'step {self.best_step}'}, which was not scored."
+                "No sentences were held out, because the corpus is too small or too few of its sentences "
+                f"{'without a label ' if self.teaching else ''}have 8 words or more; best/ is {step}, which was not "
+                "scored."
             )
             return [few] if keep else [few, f"The embeddings of step {last} are not finite; {REMEDY}."]
         if last in self.collapsed:

@@ -117,7 +117,9 @@ def prepare(
         warnings += [term.warning for term in built.terms.values() if term.warning]
     ranks = {"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}
     in_evaluation = f" in training, {final.eval_pooler} in evaluation" if final.eval_pooler else ""
-    loss, options = describe_loss(final), positive.describe()
+    loss, options, name = describe_loss(final), positive.describe(), final.positive
+    if final.learn:
+        options, name = f"{options}; the others: {name}", LABELS_POSITIVE
     synthetic = [f"{name} {method.describe()}" for name, method in negatives.items()]
     facts = {
         "device": describe_device(device, precision, reason),
@@ -125,7 +127,7 @@ def prepare(
         "recipe": precedence.recipe_reason(final, source.family),
         "model": f"{final.model}, pooler {final.pooler}{in_evaluation}",
         "loss": loss,
-        "positive": f"{final.positive}{f' ({options})' if options else ''}",
+        "positive": f"{name}{f' ({options})' if options else ''}",
         "negatives": "; ".join(["in the batch", *synthetic]),
         **opened.describe(),
         **({"labels": labelled[0].describe()} if labelled else {}),
@@ -135,7 +137,7 @@ def prepare(
         "text": text,
         **({"warning": "; ".join(warnings)} if warnings else {}),
     }
-    card = f"Loss: {loss}. Positives: {final.positive}. "
+    card = f"Loss: {loss}. Positives: {name}. "
     card += f"Synthetic negatives: {'; '.join(synthetic)}." if synthetic else "No synthetic negatives."
     public = {"config": final.public().to_toml(), "methods": final.public_text(card)}
     return Run(
@@ -241,6 +243,8 @@ def build_batches(
     names = ("batch_size", "seed", "epochs", "max_steps", "accumulate", "keep_duplicates")
     sizes = {name: getattr(config, name) for name in names}
     rows = data.split.train
+    if config.learn:  # few labels make small epochs
+        sizes["batch_size"] = min(config.batch_size, len(positive.rows_of_epoch(rows, Draws(config.seed, 0))))
     batches = Batches(data.corpus, rows, positive, list(negatives.values()), part=world.part, **sizes)
     if batches.size > len(rows):
         remedy = "lower it" if len(rows) > 1 else "training needs at least two, and preferably thousands"

@@ -150,16 +150,9 @@ class Batches:
         self.without_dropout = False  # whether an unchanged positive equals its anchor
         self.prompts = TrainingPrompts()  # texts that are prepended to the sentences before tokenization
         self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
-        balanced = positive.balanced(rows) if isinstance(positive, Pairing) else None
-        self._often, self._others, self._other = (
-            rows,
-            rows[:0],
-            0,
-        )  # rows of each epoch, the others, and how many of them
-        if balanced is not None:
-            self._often, self._others, self._other = rows[balanced[0]], rows[~balanced[0]], balanced[1]
-        whole, rest = divmod(len(self._often) + self._other, self.size)
-        self.per_epoch = whole + (rest > 1 and (balanced is None or not whole))
+        count = len(self._rows_of(0))
+        whole, rest = divmod(count, self.size)
+        self.per_epoch = whole + (rest > 1 and (count == len(rows) or not whole))  # the rest of a sample is dropped
         self.steps = self.per_epoch * (epochs or 1) // accumulate
         if max_steps is not None:
             self.steps = max_steps if epochs is None else min(self.steps, max_steps)
@@ -219,12 +212,12 @@ class Batches:
         valid = valid_candidates(names, batch.masks, len(rows))
         return replace(batch, partners=partners(rows, seed, epoch, anchors, len(names), valid))
 
+    def _rows_of(self, epoch: int) -> npt.NDArray[np.int64]:
+        return self.positive.rows_of_epoch(self.rows, rng.Draws(self.seed, epoch))
+
     def _ordered(self, epoch: int) -> npt.NDArray[np.int64]:
-        """Returns the rows of an epoch in random order; the epochs take turns with the rows that not each has."""
-        rows = self._often
-        if self._other:
-            turn = np.arange(epoch * self._other, (epoch + 1) * self._other) % len(self._others)
-            rows = np.sort(np.append(rows, self._others[rng.permutation(self._others, self.seed, 0)[turn]]))
+        """Returns the rows of an epoch in random order."""
+        rows = self._rows_of(epoch)
         return rows[rng.permutation(rows, self.seed, epoch)]
 
     def _positives(
