@@ -242,9 +242,12 @@ def compare_command(
     rankings for each query, in random order. Fill in the last column (1 relevant, 0 not), and repeat the command with
     --judged POOL.csv for the verdict. With both options, --pool writes the judgements that are known.
 
-    With --labels, the rows of the table --data, at most 2,000 with distinct texts, are compared by a column of labels,
-    as at the end of cse train --labels. Name rows that the models were not trained on; --set labels.share=0.2 takes
-    those that cse train held out.
+    With --labels, the rows of the table --data, at most 2,000 with distinct texts, are compared by a column of labels;
+    each is predicted from the others. Name rows that the models were not trained on; --set labels.share=0.2 takes those
+    that cse train held out.
+
+    Two folders of runs alone, cse compare RUN1 RUN2, are compared by what judged RUN1, or else RUN2, without the rows
+    that either was trained on.
     """
     from ...evaluation.run import option_tables
     from ...training.folder.find import run_of
