@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,6 +81,12 @@ def systems_of(models: Sequence[str], ranked: Ranking, seeds: bool = False) -> t
     if fusion and all(system.fixed for side in sides for system in side):
         raise InputError(f"--hybrid has no effect on {sides[0][0].fixed}; omit --hybrid")
     return [" ".join([text, *side[0].flags]) for text, side in zip(models, sides, strict=True)], sides
+
+
+UNDEFINED = (
+    "nan is a score that cannot be computed: a correlation if all cosines are equal, an alignment if no pair has a "
+    "gold score above 4"
+)
 
 
 @command("eval")
@@ -306,6 +313,8 @@ def compare_by_suites(
         for record in result.tasks:
             if "note" in record:
                 printing.echo(f"{record['task']}: {record['note']}")
+            if math.isnan(record["mean"]):
+                printing.echo(f"{record['task']}: {UNDEFINED}")
     print_what_compares(about, results, " A is the first model. p-values are adjusted by Holm's method.")
 
 
