@@ -192,7 +192,7 @@ class Bench:
 
     def first_step(self, **values: Any) -> tuple[torch.Tensor, float]:
         """Returns the gradients of the first step without dropout, as one vector on the CPU, and its loss."""
-        from cse.training.batches.tokens import Prefetcher
+        from cse.training.batches.prepared import Prefetcher
         from cse.training.setup import prepare
         from cse.training.step.step import propagate
 
@@ -286,7 +286,7 @@ class Bench:
 
     def timed_steps(self, **values: Any) -> dict[str, Any]:
         """Returns the times of steps of a run, per step and in ms, without its evaluation and its log."""
-        from cse.training.batches.tokens import Prefetcher
+        from cse.training.batches.prepared import Prefetcher
         from cse.training.callbacks import Callback
         from cse.training.loop import Trainer
         from cse.training.setup import prepare
@@ -302,7 +302,7 @@ class Bench:
         step = Trainer(run, World(), Callback()).step
         tokenizer, length = run.state.encoder.tokenizer, run.settings.data.max_length
         compiled = run.settings.optimisation.compile
-        with Prefetcher(run.batches, tokenizer, length, None, run.tokens, run.device, compiled) as batches:
+        with Prefetcher(run.batches, tokenizer, length, run.tokens, run.device, compiled) as batches:
 
             def perform(first: int, steps: int) -> tuple[float, float, float]:
                 systems.sync(self.options.device)
@@ -409,7 +409,7 @@ def kernels(profiler: Any, steps: int, on_gpu: bool) -> dict[str, Any]:
 @contextlib.contextmanager
 def waits() -> Iterator[list[float]]:
     """Context manager that measures for how long the training loop of cse waits for the batches of each step."""
-    from cse.training.batches.tokens import Prefetcher
+    from cse.training.batches.prepared import Prefetcher
 
     found: list[float] = []
     get = Prefetcher.get

@@ -22,7 +22,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -239,6 +239,7 @@ def main() -> None:
     work, threads = options.work, options.threads
     work.mkdir(parents=True, exist_ok=True)
     sets = {name: Data(options.data, work, name) for name in options.only}
+    jobs: list[tuple[str, str, Callable[..., dict[str, Any]], tuple[Any, ...]]]
     if options.setfit:
         jobs = [("setfit", f"{name}/{LABELS[1]}", setfit, (LABELS[1], options.setfit, threads)) for name in sets]
     elif options.permuted:

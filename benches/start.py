@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from cse import Callback, TrainConfig, train
-from cse.training.batches.tokens import Prefetcher
+from cse.training.batches.prepared import Prefetcher
 from cse.training.run import Run
 from cse.training.setup import prepare
 from growth import BLOCK, append, say

@@ -115,7 +115,7 @@ def counted_batches(counts: list[torch.Tensor]) -> Iterator[None]:
 
     They are not counted in the encoder, because a recorded step does not call it.
     """
-    from cse.training.batches.tokens import Prefetcher
+    from cse.training.batches.prepared import Prefetcher
 
     get = Prefetcher.get
 

@@ -9,8 +9,8 @@ import torch
 
 from cse import Callback, train
 from cse.encoder.resolve import Source
-from cse.training.batches.batches import Batches
-from cse.training.batches.tokens import Prefetcher
+from cse.training.batches.prepared import Prefetcher
+from cse.training.batches.texts import Batches
 from cse.training.folder.find import list_checkpoints
 from cse.training.loop import resumed_config
 from cse.training.settings.resolve import resolve
@@ -42,7 +42,8 @@ def batches_of(settings, corpus, rows, positive, negatives=()):
 def first_batches(run, part=None, **more):
     """Returns the prepared batches of the first step of a run; ``part`` selects the rows of a rank."""
     tokenizer, length = run.state.encoder.tokenizer, run.settings.data.max_length
-    with Prefetcher(run.batches, tokenizer, length, part, stored=run.tokens, **more) as prefetcher:
+    run.batches.part = part or run.batches.part
+    with Prefetcher(run.batches, tokenizer, length, stored=run.tokens, **more) as prefetcher:
         return prefetcher.get(0)
 
 

@@ -14,7 +14,7 @@ import torch
 from cse import train
 from cse.data import readers
 from cse.data.corpus import Corpus, hold_out
-from cse.training.batches.tokens import Prefetcher
+from cse.training.batches.prepared import Prefetcher
 from cse.training.callbacks import Callback
 from cse.training.setup import prepare
 
@@ -141,7 +141,7 @@ def mapped(run_config, sample_rows, tmp_path):
 
 
 def prepared(run, stored):
-    batches = Prefetcher(run.batches, run.state.encoder.tokenizer, run.settings.data.max_length, None, stored)
+    batches = Prefetcher(run.batches, run.state.encoder.tokenizer, run.settings.data.max_length, stored)
     return [batches.prepare(number).tokens for number in range(run.batches.per_epoch)]
 
 

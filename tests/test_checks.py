@@ -137,7 +137,7 @@ def test_printed_row_counts_add_up_to_the_rows_of_the_corpus(tmp_path, tiny_bert
     (line,) = [line for line in done.stderr.splitlines() if "801 rows" in line]
     numbers = [int(word.replace(",", "")) for word in line.split() if word.replace(",", "").isdigit()]
     assert numbers[0] == sum(numbers[1:]) == 801
-    assert "left out because they repeat held-out rows" in line
+    assert "left out because they share a text with held-out rows" in line
     (percent,) = [float(word.removesuffix("%")) for line in done.stderr.splitlines() if "duplicate rows" in line
                 for word in line.split() if word.endswith("%")][:1]  # fmt: skip
     assert percent == pytest.approx(50, abs=1)

@@ -57,7 +57,8 @@ def test_large_packages_are_imported_only_where_they_are_used(sample, tmp_path):
     assert "torch" not in packages
     assert "loss term:\n" in printed
     una = next(line for line in printed.splitlines() if line.startswith("  una "))
-    assert re.search(r"\(UNA\) \(\+0\.31 \[\+0\.07, \+0\.53\] each at its best temperature\)", una)
+    change = r"\(UNA\) \(\+0\.31 \[\+0\.07, \+0\.53\], compared with the standard loss, each at its best temperature\)"
+    assert re.search(change, una)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from cse.encoder.device import bf16_speedup, pick_device, pick_precision
 from cse.encoder.fast.attention import mask_always
 from cse.errors import RunError
 from cse.hooks.base import FeatureMethod
-from cse.training.batches.tokens import Prefetcher
+from cse.training.batches.prepared import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import describe_steps, prepare
 from cse.training.step.ranks import World

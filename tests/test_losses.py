@@ -105,7 +105,9 @@ def double_loop(views, *, objective, logits, mixed, alpha=1.0, masks=None, texts
         return {texts[view][row] for view in (name, twin.get(name, name))}
 
     def equal(a, i, c, j):
-        return texts is not None and bool(known(a, i) & known(c, j))
+        # Through any row that shares a text with row i, and has the text of (c, j) as its anchor or positive.
+        rows = [known(first, row) for first, _ in pairs for row in range(B)] if texts else []
+        return any(known(a, i) & row and texts[c][j] in row for row in rows)
 
     losses, number = [], 0
     for a in anchors:

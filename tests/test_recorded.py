@@ -13,7 +13,7 @@ from cse.encoder.device import recorder_of
 from cse.hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from cse.hooks.base import FeatureMethod
 from cse.losses import LOSS_TERMS
-from cse.training.batches.tokens import Prefetcher
+from cse.training.batches.prepared import Prefetcher
 from cse.training.loop import Trainer, resumed_config
 from cse.training.setup import prepare
 from cse.training.step import recorded
@@ -116,7 +116,7 @@ def batches_of(run):
     with Prefetcher(
         run.batches, run.state.encoder.tokenizer, run.settings.data.max_length, device=run.device
     ) as prefetcher:
-        prefetcher.length = prefetcher.longest
+        prefetcher.tokens.length = prefetcher.tokens.longest
         return [prefetcher.get(step) for step in range(STEPS)]
 
 

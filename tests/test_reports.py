@@ -539,6 +539,7 @@ def dumped(file, value):
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["run", "dev_run"])
 @pytest.mark.parametrize("file", ["config.toml", "log.jsonl", "result.json", "environment.json", "data.json"])
 def test_a_changed_file_of_a_run_gives_a_page_or_one_sentence(request, tmp_path, monkeypatch, file, which):

@@ -17,11 +17,12 @@ from cse.data import readers
 from cse.data.classes import Classes, read_classes
 from cse.data.corpus import Corpus
 from cse.evaluation.base import Pairs
+from cse.losses.auxiliary import similarity_divergence
 from cse.training.selection import Selector
 from cse.training.setup import prepare
 from cse.training.step.encode import Inputs, gathered_views
 from cse.training.step.ranks import World
-from cse.training.step.step import propagate
+from cse.training.step.step import batch_step, propagate
 from ranks import two_ranks_equal_one
 from runs import first_batches, in_float64, killed_and_resumed_equals_uninterrupted
 
@@ -76,6 +77,7 @@ def test_the_positive_is_each_other_text_with_the_label_equally_often_and_depend
             counts[text][positive] += 1
         some = method([texts[6], texts[2]], rows[[6, 2]], Draws(3, epoch))
         assert some.positives == [made.positives[6], made.positives[2]]
+    assert [each.text for each in method.examples(texts, rows, Draws(3, 0))] == texts[:7]
     for text in ("a0", "a1", "a2", "a3"):
         assert counts[text].keys() == {"a0", "a1", "a2", "a3"} - {text}
         assert max(counts[text].values()) < 1.25 * min(counts[text].values())
@@ -143,6 +145,27 @@ def test_rows_with_the_same_label_are_not_negatives(learning, changes):
     assert found.item() == pytest.approx(torch.stack(losses).mean().item(), abs=1e-9)
 
 
+def test_similarities_are_kept_of_rows_without_a_label_only(learning):
+    run = prepare(learning.replace(batch_size=24, loss_terms=("keep-similarities",)))
+    in_float64(run)
+    term = run.state.terms["keep-similarities"]
+    (batch,) = first_batches(run)
+    with torch.no_grad():
+        for parameter in run.state.encoder.parameters():
+            parameter += 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0))
+    found = propagate(run.state, batch, run.forward)["kept"].item()
+    inputs = Inputs(batch, "cpu")
+    views = gathered_views(run.state, inputs, run.forward, World())
+    assert views.taught.tolist() == [number % 5 == 0 for number in batch.rows]
+    left, step = ~views.taught, batch_step(run.state, inputs, run.forward, World())
+    expected = []
+    for name in ("anchor", "positive"):
+        base = step.encode(name, term.base)
+        expected.append(similarity_divergence(base[left], views[name][left], 0.05).item())
+    assert found == pytest.approx(np.mean(expected), abs=1e-10)
+    assert found > 1e-6
+
+
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(learning, tmp_path):
     config = learning.replace(negatives=("una",), loss="focal", save_every=2, positive="spans", loss_terms=("mlm",))
     killed_and_resumed_equals_uninterrupted(config, tmp_path)
@@ -150,7 +173,8 @@ def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(learning, tmp_path
 
 @pytest.mark.slow
 def test_two_processes_compute_the_gradients_of_a_single_process(learning, tmp_path):
-    two_ranks_equal_one(learning.replace(batch_size=24), {"labels": {}, "nt-xent": {"objective": "nt-xent"}}, tmp_path)
+    cases = {"labels": {}, "nt-xent": {"objective": "nt-xent"}, "kept": {"loss_terms": ("keep-similarities",)}}
+    two_ranks_equal_one(learning.replace(batch_size=24), cases, tmp_path)
 
 
 def test_what_cannot_teach_is_refused_and_few_texts_of_a_label_are_said(learning, tmp_path, sample_rows):

@@ -262,14 +262,16 @@ def test_texts_are_equal_whatever_their_columns_and_prompts(tiny_bert, prompts, 
         )
         z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
     known = [{a.lower(), p} for a, p in zip(columns["anchor"], columns["positive"], strict=True)]
-    used = [[(2, j, {" ".join(columns["negative"][j].lower().split())}) for j in (2, 3)]]  # 0 and 1 are left out
+    text_of = [[" ".join(text.lower().split()) for text in texts] for texts in columns.values()]
+    used = [(2, 2), (2, 3)]  # negatives 0 and 1 are left out
     total, count = 0.0, 0
     for view in (0, 1) if objective == "nt-xent" else (0,):
-        candidates = [(v, j, known[j]) for v in ((0, 1) if objective == "nt-xent" else (1,)) for j in range(4)]
+        candidates = [(v, j) for v in ((0, 1) if objective == "nt-xent" else (1,)) for j in range(4)]
         for i in range(4):
             terms = [float(z[view][i] @ z[1 - view][i]) / 0.05]
-            for v, j, texts in (*candidates, *used[0]):
-                if not texts & known[i]:
+            related = set().union(*(texts for texts in known if texts & known[i]))
+            for v, j in (*candidates, *used):
+                if text_of[v][j] not in related:
                     terms.append(float(z[view][i] @ z[v][j]) / 0.05)
             total -= terms[0] - np.logaddexp.reduce(terms)
             count += 1
@@ -610,6 +612,25 @@ def test_identical_texts_are_not_used_as_negatives(tiny_bert):
     expected = torch.nn.functional.cross_entropy(scores, torch.arange(4))
     assert value == pytest.approx(float(expected), rel=1e-12)
     assert kept != pytest.approx(value, rel=1e-6)
+
+
+def test_the_positives_of_an_anchor_in_other_rows_are_no_negatives(tiny_bert):
+    """Rows 2n and 2n + 1 have the same anchor, and the negative of each is the positive of the other."""
+    model = load(tiny_bert).eval()
+    columns = {
+        "anchor": ["a question", "A  question", "another one", "another one"],
+        "positive": ["first", "second", "third", "fourth"],
+        "negative": ["second", "First", "fourth", "third"],
+    }
+    features = features_of(model, Dataset.from_dict(columns))
+    with torch.no_grad():
+        value = float(InfoNCELoss(model)(features, None))
+        z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
+    scores = z[0] @ torch.cat(z[1:]).T / 0.05
+    own, pair = torch.eye(4, dtype=torch.bool), torch.arange(4) // 2
+    same = pair[:, None] == pair
+    scores = scores.masked_fill(torch.cat([same & ~own, same], dim=1), -torch.inf)
+    assert value == pytest.approx(float(torch.nn.functional.cross_entropy(scores, torch.arange(4))), rel=1e-12)
 
 
 def test_cached_gradients_repeat_the_dropout_masks(tiny_bert, triples):

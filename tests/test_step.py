@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from cse import InputError, TrainConfig, train
 from cse.encoder.fast.lengths import by_length, one_lookup
-from cse.training.batches.batches import Batch
+from cse.training.batches.prepared import Batch
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from cse.training.step.encode import Inputs, encode_views

@@ -17,7 +17,7 @@ from cse.augment import AUGMENTATIONS
 from cse.encoder.fast.attention import mask_always
 from cse.hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from cse.losses import LOSS_TERMS
-from cse.training.batches.tokens import Prefetcher
+from cse.training.batches.prepared import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from cse.training.step.ranks import World

@@ -299,12 +299,12 @@ def test_one_half_of_a_development_set_selects_and_the_other_judges(base, short_
 
 def test_held_out_pairs_judge_a_run_on_pairs(base, sample_rows, tmp_path):
     rows = [(sample_rows[number], sample_rows[number + 1000]) for number in range(400)]
-    rows += [(sample_rows[2000], sample_rows[number + 1000]) for number in range(400)]  # every positive is trained on
+    rows += [(row, "the answer to everything") for row in sample_rows[400:800]]
     apart = train(base.replace(pairs=write_table(tmp_path / "apart.csv", rows[:400], ("anchor", "positive"))))
     (record,) = apart.verdict["measures"]
     assert (record["task"], record["examples"]) == ("held-out pairs that find each other", 20)
-    shared = train(base.replace(pairs=write_table(tmp_path / "shared.csv", rows, ("anchor", "positive"))))
-    assert shared.verdict["word"] == "not judged"
+    shared = train(base.replace(pairs=write_table(tmp_path / "shared.csv", rows[400:], ("anchor", "positive"))))
+    assert shared.verdict["word"] == "not judged"  # the positive of the held-out rows is trained on
 
 
 def test_a_column_that_cannot_judge_is_refused_or_said(base, labelled, short_corpus, tmp_path, sample_rows):

@@ -54,27 +54,47 @@ def roles_by_name(names: Iterable[str]) -> dict[str, Role]:
 def entry_keys(
     keys: Mapping[str, Tensor], roles: Mapping[str, Role], of_rows: Iterable[Tensor] = ()
 ) -> dict[str, Tensor]:
-    """Returns ``Views.keys``: an anchor and its positive have the keys of both, and a negative has its own.
+    """Returns ``Views.keys``: an anchor and its positive have the keys of both, each its own first; a negative has one.
 
-    The first pair has the keys ``of_rows`` besides: ``(B,)`` each, of the sentence and of its label.
+    ``keys`` are the token keys ``(n,)`` of the views. The first pair also has the keys ``of_rows``, ``(n,)`` each: of
+    the sentences, if the pair is cut from them (``cse.identity``), and of the classes.
     """
-    pairs = zip(*([name for name in keys if roles[name] == role] for role in ("anchor", "positive")), strict=True)
     result = {name: key[:, None] for name, key in keys.items() if roles[name] == "negative"}
-    for pair in pairs:
-        both = list({id(key): key for key in (keys[name] for name in pair)}.values())  # one if a block has both views
-        if pair[0] == "anchor":
-            both += of_rows
-        result |= dict.fromkeys(pair, torch.stack(both, dim=1))
+    for pair in zip(*([name for name in keys if roles[name] == role] for role in ("anchor", "positive")), strict=True):
+        rest = of_rows if pair[0] == "anchor" else ()
+        for name, other in (pair, pair[::-1]):
+            both = list({id(key): key for key in (keys[name], keys[other])}.values())  # one if a block has both views
+            result[name] = torch.stack([*both, *rest], dim=1)
     return result
 
 
-def equal_entries(views: Mapping[str, Tensor], keys: Mapping[str, Tensor], one: str, other: str) -> Tensor:
-    """Returns ``(R, S)`` bool, True where a row of the view ``one`` and a row of ``other`` share a key (``keys``)."""
-    result = torch.zeros(len(views[one]), len(views[other]), dtype=torch.bool, device=views[one].device)
-    if one in keys and other in keys:
-        for mine in keys[one].unbind(1):
-            for theirs in keys[other].unbind(1):
-                result |= mine[:, None] == theirs
+def equal_texts(keys: Mapping[str, Tensor], anchors: Iterable[str], one: str, other: str) -> Tensor:
+    """Returns ``(R, S)`` bool, True where the text of a row of the view ``other`` is no negative of a row of ``one``.
+
+    It is none if it is the anchor or the positive of a row that shares an anchor or a positive with the row of ``one``,
+    or of that row itself. The relation has one step: texts of a third row, which shares a text with the second row
+    only, are negatives, as are texts that are connected only by a negative.
+
+    Args:
+        keys: See ``Views.keys``.
+        anchors: Names of the anchor views of the batch.
+        one: A view with R rows, an anchor or a positive.
+        other: A view with S rows.
+    """
+    own = keys[other][:, :1]
+    result = _share(keys[one], own)
+    for name in anchors:
+        through = _share(keys[one], keys[name]).float() @ _share(keys[name], own).float()  # number of such rows
+        result |= through > 0
+    return result
+
+
+def _share(one: Tensor, other: Tensor) -> Tensor:
+    """Returns ``(R, S)`` bool, True where a row of ``one``, ``(R, k)``, and a row of ``other`` share a key."""
+    result = one[:, :1] == other[:, 0]
+    for mine in one.unbind(1):
+        for theirs in other.unbind(1):
+            result |= mine[:, None] == theirs
     return result
 
 
@@ -98,8 +118,10 @@ class Views:
     """``(B, D)`` by view name: embeddings that stand for those of the view in all cosines but that of an anchor with
     its own positive. A view without an entry is compared by its own embeddings."""
     keys: dict[str, Tensor] = field(default_factory=dict)
-    """``(R, k)`` int64 by view name, the keys of each row; see ``entry_keys``. Two rows that share a key are not
-    negatives of each other. Empty if the run keeps duplicates."""
+    """``(R, k)`` int64 by view name, the keys of each row, that of its own text first; see ``entry_keys`` and
+    ``equal_texts``. Empty if the run keeps duplicates."""
+    taught: Tensor | None = None
+    """``(B,)`` bool, True for the rows that a label teaches; None: no row has one."""
     repeats: bool = True
     """Whether texts may share a key. If it is known that none do, the contrastive loss does not compare keys."""
 
@@ -130,8 +152,11 @@ class Views:
         return result
 
     def equal(self, one: str, other: str) -> Tensor:
-        """Returns ``(R, S)`` bool, True for rows of two views that are not negatives of each other; see ``keys``."""
-        return equal_entries(self.embeddings, self.keys, one, other)
+        """Returns ``(R, S)`` bool, True where a row of ``other`` is no negative of a row of ``one``."""
+        if one not in self.keys or other not in self.keys:
+            first = self.embeddings[one]
+            return torch.zeros(len(first), len(self.embeddings[other]), dtype=torch.bool, device=first.device)
+        return equal_texts(self.keys, [name for name in self.named("anchor") if name in self.keys], one, other)
 
     def replace(self, **values: Any) -> Views:
         """Returns a copy in which the given fields are replaced; roles of views that no longer exist are left out."""

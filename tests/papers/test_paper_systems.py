@@ -15,7 +15,7 @@ from cse.augment.base import View
 from cse.context import Context
 from cse.hooks.base import hooked
 from cse.rng import Draws
-from cse.training.batches.tokens import Prefetcher
+from cse.training.batches.prepared import Prefetcher
 from cse.training.setup import prepare
 from cse.training.step import encode
 from cse.training.step.encode import Inputs, encode_views, encoder_of, step_of_rows

@@ -239,6 +239,8 @@ class Paired:
     other. None: no row has a class."""
     shared: bool = False
     """If ``positives`` is None: whether an anchor and its positive are encoded under the same dropout mask."""
+    negative_masks: Sequence[npt.NDArray[np.bool_]] = ()
+    """``(n,)`` bool for each column of hard negatives, True for those that are used; empty if all are."""
 
 
 class Pairing(TextMethod):

@@ -80,8 +80,8 @@ class Labelled(Pairing):
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
         """Returns anchors, positives and, for triples, hard negatives."""
         positives, *negatives = [corpus.take(rows) for corpus in self.pairs.corpora[1:]]
-        first = negatives[0] if negatives else None
-        return Paired(list(texts), positives, negatives=first, columns=(0, 1, 2), more_negatives=negatives[1:])
+        first, masks = negatives[0] if negatives else None, [each[rows] for each in self.pairs.usable]
+        return Paired(list(texts), positives, None, first, (0, 1, 2), negatives[1:], negative_masks=masks)
 
     def examples(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> list[Example]:
         """Returns one example per row: the anchor, with the texts of all other columns."""

@@ -16,7 +16,7 @@ from annotated_types import Ge
 
 from ..errors import InputError
 from ..options import Opt
-from .base import Draws, Edit, Paired, Pairing, Rows
+from .base import Draws, Edit, Example, Paired, Pairing, Rows
 
 # Labels per text from which a column holds identifiers, and texts of a class below which labels hardly teach.
 IDS, FEW = 0.9, 7
@@ -58,6 +58,12 @@ class SameLabel(Pairing):
     Options = SameLabelOptions
     summary = "another row with the same label; the rows without a label have those of --positive (--learn)"
 
+    @classmethod
+    def implies(cls, options: Any) -> dict[str, Any]:
+        """Returns a loss, a temperature and a schedule that suit texts that are not close before training."""
+        values = {"loss": "standard", "temperature": 0.05, "merge_with_base": 0.0}
+        return {**values, "lr": 2e-5, "lr_scheduler": "linear", "max_steps": 40}
+
     rest: Edit | Pairing | None = None
     """The method that makes the positives of the rows without a label."""
 
@@ -67,7 +73,7 @@ class SameLabel(Pairing):
             raise InputError("--positive same-label needs labels; use --labels COLUMN --learn instead")
         self.corpus, self.classes = context.corpus, context.classes.of_rows.copy()  # (N,) class of each row, -1: none
         rows = context.rows[self.classes[context.rows] >= 0]
-        _, first, text = np.unique(self.corpus.hashes()[rows], return_index=True, return_inverse=True)
+        _, first, text = np.unique(self.corpus.row_keys()[rows], return_index=True, return_inverse=True)
         of_texts = self.classes[rows[first]]
         order = np.argsort(of_texts, kind="stable")
         self.members = rows[first[order]]  # one row of each text with a label, by class
@@ -119,3 +125,8 @@ class SameLabel(Pairing):
                 anchors[place] = paired.anchors[number]
                 positives[place] = (paired.positives or paired.anchors)[number]
         return Paired(anchors, positives, None if mask.all() else mask, labels=classes)
+
+    def examples(self, texts: Sequence[str], rows: Rows, draws: Draws) -> list[Example]:
+        """Returns the rows with a label with their positives."""
+        taught = self.classes[rows] >= 0
+        return [each for each, shown in zip(super().examples(texts, rows, draws), taught, strict=True) if shown]

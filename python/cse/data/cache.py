@@ -105,7 +105,7 @@ class StoredRows:
         with ThreadPoolExecutor(2) as threads:
             hashes += threads.map(_core.hash_file, paths)
         key = {
-            "version": 4,
+            "version": 5,
             "files": hashes,
             "paths": paths,
             "columns": [None if isinstance(file, str) else file.column for file in files],
@@ -129,3 +129,6 @@ class StoredRows:
 
     def hashes(self) -> Any:
         return _map(self.folder, "hashes.u64", "<u8")
+
+    def keys(self) -> Any:
+        return _map(self.folder, "keys.u64", "<u8")

@@ -52,7 +52,7 @@ def classes_of(corpus: Corpus, column: str, labels: Iterable[str]) -> Classes:
     number = {name: place for place, name in enumerate(names)} | {"": -1}
     of_values = np.array([number[value] for value in values], dtype=np.int64)
     rows, of_rows = corpus.filled(), np.full(len(values), -1)
-    hashes, text = np.unique(corpus.hashes()[rows], return_inverse=True)
+    hashes, text = np.unique(corpus.row_keys()[rows], return_inverse=True)
     lowest, highest = np.full(len(hashes), len(names)), np.full(len(hashes), -1)
     given = of_values[rows] >= 0
     np.minimum.at(lowest, text[given], of_values[rows[given]])

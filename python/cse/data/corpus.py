@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, Unpack
 
@@ -16,6 +16,7 @@ import cse._core as _core
 from .. import rng
 from ..background import ProgressCallback, in_thread
 from ..errors import InputError, check_texts
+from ..identity import Keys, common_keys
 from .cache import StoredRows, count_repeats, read_small
 from .readers import ReadOptions, SourceFile, joined_lines, reading_options
 from .tables import Column, lines_of
@@ -115,6 +116,10 @@ class Corpus:
         """Returns a 64-bit hash of the text of each row, ``(n,)`` uint64."""
         return np.frombuffer(self._core.hashes(), dtype="<u8")
 
+    def row_keys(self) -> npt.NDArray[np.uint64]:
+        """Returns the row key of each row, ``(n,)`` uint64; see ``cse.identity``."""
+        return np.frombuffer(self._core.keys(), dtype="<u8")
+
     def repeats(self) -> int:
         """Returns the number of non-blank rows that repeat the text of an earlier row."""
         if isinstance(self._core, StoredRows):
@@ -125,6 +130,8 @@ class Corpus:
 HELD_OUT_ROWS = 2000
 HELD_OUT_SHARE = 0.05
 HELD_OUT_WORDS = 8
+NOT_TRAINED_SHARE = 0.2
+"""Most rows that are held out or left out because they are joined to a held-out row, as a fraction of the rows."""
 
 
 @dataclass(frozen=True)
@@ -135,33 +142,65 @@ class Split:
     held_out: Rows
     blank: int
     """Number of rows that were not split: blank ones, and those not asked for."""
-    repeats: int = 0
-    """Number of rows with the same text as a held-out row, which are excluded from training."""
+    joined: int = 0
+    """Number of rows that share a text with a held-out row, which are excluded from training."""
+    common: Keys = field(default_factory=lambda: np.empty(0, dtype=np.uint64))
+    """Row keys of the texts that so many rows have that they join none; see ``cse.identity.common_keys``."""
 
 
 def hold_out(
-    corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None, spared: npt.NDArray[np.bool_] | None = None
+    corpus: Corpus,
+    seed: int,
+    wanted: bool,
+    rows: Rows | None = None,
+    others: Sequence[Corpus] = (),
+    spared: npt.NDArray[np.bool_] | None = None,
 ) -> Split:
     """Splits a corpus into training rows and held-out rows for the label-free score.
 
     At most 2000 rows, and at most 5 % of the rows to split, are held out. They have at least 8 words and distinct
-    texts, are not ``spared`` (``(N,)``), and have the smallest pseudo-random keys. If fewer than two rows qualify, none
-    is held out. Blank rows and rows with the same text as a held-out row are excluded from training.
+    texts, and have the smallest pseudo-random keys. If fewer than two rows qualify, none is held out. Excluded from
+    training are blank rows, and rows that share a text with a held-out row, in the corpus or in ``others`` (the
+    positives of labelled pairs); texts are compared by their row keys (``cse.identity``). A text that is common joins
+    no rows, and a row of the corpus with such a text is not held out. Fewer rows are held out if they and the rows
+    joined to them would be more than a fifth of the rows.
     """
     words = corpus.word_counts()
     rows = corpus.filled() if rows is None else rows
     blank = len(words) - len(rows)
     if not wanted:
         return Split(rows, rows[:0], blank)
-    hashes = corpus.hashes()
-    kept = np.zeros(len(words), dtype=bool)
-    kept[rows] = True
-    eligible = np.flatnonzero(kept & (words >= HELD_OUT_WORDS) & (True if spared is None else ~spared))
-    distinct = np.sort(eligible[np.unique(hashes[eligible], return_index=True)[1]])
-    order = np.argsort(rng.bits(seed, 0, distinct, rng.HOLD_OUT), kind="stable")
-    held = np.sort(distinct[order[: min(HELD_OUT_ROWS, int(HELD_OUT_SHARE * len(rows)))]])
+    columns = [each.row_keys()[rows] for each in (corpus, *others)]
+    once = [columns[0], *(column[column != columns[0]] for column in columns[1:])]  # a text once for each of its rows
+    common = common_keys(np.concatenate(once), len(rows))
+    eligible = np.flatnonzero((words[rows] >= HELD_OUT_WORDS) & ~np.isin(columns[0], common))
+    if spared is not None:
+        eligible = eligible[~spared[rows[eligible]]]
+    distinct = np.sort(eligible[np.unique(columns[0][eligible], return_index=True)[1]])
+    order = np.argsort(rng.bits(seed, 0, rows[distinct], rng.HOLD_OUT), kind="stable")
+    chosen = distinct[order[: min(HELD_OUT_ROWS, int(HELD_OUT_SHARE * len(rows)))]]  # positions in rows
+    first = first_joined([column[chosen] for column in columns], columns, common)
+    first[chosen] = np.minimum(first[chosen], np.arange(len(chosen)))
+    gone = np.cumsum(np.bincount(first, minlength=len(chosen) + 1)[: len(chosen)])  # by number of rows held out
+    held = chosen[: np.searchsorted(gone, NOT_TRAINED_SHARE * len(rows), "right")]
     if len(held) < 2:
-        return Split(rows, rows[:0], blank)
-    kept &= ~np.isin(hashes, hashes[held])
-    train = np.flatnonzero(kept)
-    return Split(train, held, blank, len(rows) - len(train) - len(held))
+        return Split(rows, rows[:0], blank, common=common)
+    train = rows[first >= len(held)]
+    return Split(train, np.sort(rows[held]), blank, len(rows) - len(train) - len(held), common)
+
+
+def first_joined(chosen: Sequence[Keys], columns: Sequence[Keys], common: Keys) -> npt.NDArray[np.int64]:
+    """Returns for each of n rows the first of k chosen rows with which it shares a key, ``(n,)``; k if there is none.
+
+    ``chosen`` and ``columns`` are the keys of the chosen rows, ``(k,)``, and of all rows, ``(n,)``, by column.
+    """
+    count = len(chosen[0])
+    known, place = np.unique(np.concatenate(chosen), return_inverse=True)
+    lowest = np.full(len(known), count)
+    np.minimum.at(lowest, place, np.tile(np.arange(count), len(chosen)))
+    lowest[np.isin(known, common)] = count
+    first = np.full(len(columns[0]), count)
+    for column in columns if count else ():
+        found = np.minimum(np.searchsorted(known, column), len(known) - 1)
+        np.minimum(first, np.where(known[found] == column, lowest[found], count), out=first)
+    return first

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..errors import InputError, shortened
 from . import readers, tables
-from .corpus import Corpus
+from .corpus import Corpus, Split
 
 ROLES = ("anchor", "positive", "hard negative")
 # Names of columns by role, compared without regard to case.
@@ -211,6 +211,8 @@ class LabelledPairs:
     unused: list[str] = field(default_factory=list)
     note: str = ""
     """How many more rows ``--where`` would select in another comparison."""
+    usable: Sequence[npt.NDArray[np.bool_]] = ()
+    """``(n,)`` bool for each column of hard negatives, False for texts of held-out rows; empty if all are used."""
 
     @property
     def corpora(self) -> list[Corpus]:
@@ -227,6 +229,12 @@ class LabelledPairs:
                 "complete row is needed"
             )
         return rows
+
+    def without(self, split: Split) -> LabelledPairs:
+        """Returns the pairs without the hard negatives that are texts of held-out rows; see ``hold_out``."""
+        held = np.concatenate([corpus.row_keys()[split.held_out] for corpus in self.corpora[:2]])
+        held = np.setdiff1d(held, split.common)
+        return replace(self, usable=[~np.isin(corpus.row_keys(), held) for corpus in self.hard_negatives])
 
     @property
     def left_out(self) -> int:

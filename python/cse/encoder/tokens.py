@@ -14,13 +14,16 @@ TOKENIZING = threading.RLock()
 """Held while a tokenizer runs: a fast tokenizer stores the truncation and padding settings of a call."""
 POOLED = "pooled_mask"
 """Key of the mask ``(B, T)`` of the tokens that are pooled; absent if all tokens are pooled."""
-MULTIPLIER = 0x9E3779B97F4A7C15
 
 
-def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int) -> dict[str, list[list[int]]]:
-    """Tokenizes texts without padding; returns ``input_ids`` and, if the model uses them, ``token_type_ids``."""
+def token_lists(tokenizer: Any, texts: Sequence[str], max_length: int | None) -> dict[str, list[list[int]]]:
+    """Tokenizes texts without padding; returns ``input_ids`` and, if the model uses them, ``token_type_ids``.
+
+    With ``max_length`` None, texts are not truncated.
+    """
+    cut: dict[str, Any] = {"truncation": True, "max_length": max_length} if max_length else {"truncation": False}
     with TOKENIZING:
-        tokens = tokenizer(list(texts), truncation=True, max_length=max_length, return_attention_mask=False)
+        tokens = tokenizer(list(texts), **cut, return_attention_mask=False, verbose=False)
     return {key: tokens[key] for key in tokenizer.model_input_names if key in tokens}
 
 
@@ -40,18 +43,6 @@ def pad(
             batch[key][number, place] = lists[row]
         batch["attention_mask"][number, place] = 1
     return {key: torch.from_numpy(values) for key, values in batch.items()}
-
-
-def token_keys(tokenizer: Any, ids: Tensor, mask: Tensor, prompt_tokens: int = 0) -> Tensor:
-    """Returns a 64-bit hash of the ids ``(B, T)`` of each text, ``(B,)`` int64, independent of padding and prompt."""
-    counted = (mask > 0) & (mask.cumsum(1) > prompt_tokens)
-    for name in ("cls_token_id", "bos_token_id"):
-        if (first := getattr(tokenizer, name, None)) is not None:
-            counted &= ids != first
-    # A polynomial modulo 2**64, evaluated at a fixed odd number; its coefficients are the token ids plus 1.
-    powers = np.cumprod(np.full(ids.shape[1], MULTIPLIER, dtype=np.uint64)).view(np.int64)
-    place = (counted.cumsum(1) - 1).clamp(min=0)
-    return ((ids + 1) * torch.from_numpy(powers).to(ids.device)[place] * counted).sum(1)
 
 
 def prompt_length(tokenizer: Any, prompt: str) -> int:

@@ -178,7 +178,7 @@ class SplitHalf(Evaluation):
             self.texts = path
             return
         corpus = Corpus.read(readers.resolve(path, options.column, "--set halves.column=NAME"))
-        _, first = np.unique(corpus.hashes(), return_index=True)
+        _, first = np.unique(corpus.row_keys(), return_index=True)
         long = np.flatnonzero(corpus.word_counts() >= HELD_OUT_WORDS)
         self.texts = corpus.take(np.intersect1d(first, long)[: options.limit])
         if len(self.texts) < 2:

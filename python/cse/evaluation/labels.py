@@ -18,6 +18,7 @@ from ..data import readers
 from ..data.classes import Classes, read_classes
 from ..data.corpus import Corpus
 from ..errors import InputError
+from ..identity import common_keys
 from .base import Encodes, Evaluation, Progress, Report, Sample, embed
 from .geometry import unit
 from .options import MOST_ROWS, LabelsOptions
@@ -124,14 +125,12 @@ def choose_labelled(
     """Chooses the texts of the smallest hashes to be judged by their labels, the others of which predict these; returns
     them, their rows, and "". A share of ``SHARES[0]`` grows until most classes have ``FEWEST`` of the chosen texts;
     those with fewer do not judge. With fewer than two classes, returns None, no rows, and why."""
-    rows = np.flatnonzero(classes.of_rows >= 0)
-    hashes, first, text = np.unique(corpus.hashes()[rows], return_index=True, return_inverse=True)
-    first = rows[first]
-    labels = np.unique(classes.of_rows[first], return_inverse=True)[1]
+    rows, text, first, common = distinct_texts(corpus, classes)
+    labels, apart = np.unique(classes.of_rows[first], return_inverse=True)[1], np.flatnonzero(~common)
     total, count, frequent = len(np.unique(labels)), 0, np.zeros(0, dtype=np.int64)
     for part in SHARES if share == SHARES[0] else (share,):
-        count = min(most, int(part * len(hashes)))
-        frequent = np.flatnonzero(np.bincount(labels[:count]) >= FEWEST)
+        count = min(most, int(part * len(first)))
+        frequent = np.flatnonzero(np.bincount(labels[apart[:count]]) >= FEWEST)
         if 2 * len(frequent) > total or count == most:
             break
     if len(frequent) < 2:
@@ -141,15 +140,15 @@ def choose_labelled(
             rows[:0],
             (f"--labels {classes.column}: fewer than two classes have {FEWEST} of the {count:,} rows{held}"),
         )
-    chosen = np.flatnonzero(np.isin(labels[:count], frequent))
-    others = np.setdiff1d(np.arange(len(hashes)), chosen) if share < 1 else rows[:0]
+    chosen = apart[:count][np.isin(labels[apart[:count]], frequent)]
+    others = np.setdiff1d(np.arange(len(first)), chosen) if share < 1 else rows[:0]
     notes = []
     if len(frequent) < total:
         notes.append(
             f"{len(chosen):,} rows of {len(frequent):,} of the {total:,} labels judge, which have {FEWEST} or more"
         )
-    if count < int(part * len(hashes)):
-        notes.append(f"at most {most:,} of the {len(hashes):,} rows judge, those whose texts have the smallest hashes")
+    if count < int(part * len(first)):
+        notes.append(f"at most {most:,} of the {len(first):,} rows judge, those whose texts have the smallest hashes")
     if len(others) > MOST_OTHERS:
         notes.append(f"labels are predicted from {MOST_OTHERS:,} of the {len(others):,} other rows")
         others = others[:MOST_OTHERS]
@@ -182,50 +181,47 @@ class Fold:
     rows: Rows
 
 
+def distinct_texts(corpus: Corpus, classes: Classes) -> tuple[Rows, Rows, Rows, npt.NDArray[np.bool_]]:
+    """Returns the n rows with a label; ``(n,)`` the position of the text of each among the m texts, which are those of
+    different row keys (``cse.identity``), by the smallest hashes of their rows; ``(m,)`` the first row of each text;
+    and ``(m,)`` whether it is common."""
+    filled, keys, hashes = corpus.word_counts() > 0, corpus.row_keys(), corpus.hashes()
+    rows = np.flatnonzero(classes.of_rows >= 0)
+    rows = rows[np.lexsort((hashes[rows], keys[rows]))]  # the rows of a text one after the other
+    texts, first, text = np.unique(keys[rows], return_index=True, return_inverse=True)
+    order = np.argsort(hashes[rows[first]], kind="stable")
+    common = np.isin(texts, common_keys(keys[filled], int(filled.sum())))
+    return rows, np.argsort(order)[text], rows[first[order]], common[order]
+
+
 def choose_folds(corpus: Corpus, classes: Classes, count: int | None) -> tuple[list[Fold], str]:
     """Divides the distinct texts with labels into ``count`` folds (None: ``FOLDS`` with fewer than ``ENOUGH`` texts,
     else none), of which each has equally many of each label; labels of fewer than ``FEWEST`` texts do not judge. With
     fewer than two other labels, returns no folds, and why."""
-    rows = np.flatnonzero(classes.of_rows >= 0)
-    hashes, first, text = np.unique(corpus.hashes()[rows], return_index=True, return_inverse=True)
-    labels, first = classes.of_rows[rows[first]], rows[first]
+    rows, text, first, common = distinct_texts(corpus, classes)
+    labels = classes.of_rows[first]
     if count is None:
-        count = FOLDS if len(hashes) < ENOUGH else 0
+        count = FOLDS if len(first) < ENOUGH else 0
     if count == 0:
         return [], ""
     if count == 1:
         raise InputError("--folds: 1 leaves no labels to learn from; give 0, or at least 2")
-    counts = np.bincount(labels)
-    if (counts >= max(FEWEST, count)).sum() < 2:
-        why = f"fewer than two labels have {max(FEWEST, count)} of the {len(hashes):,} texts"
-        return [], f"--labels {classes.column}: {why}"
-    judges = counts[labels] >= max(FEWEST, count)
+    least, counts = max(FEWEST, count), np.bincount(labels[~common], minlength=len(classes.names))
+    if (counts >= least).sum() < 2:
+        return [], f"--labels {classes.column}: fewer than two labels have {least} of the {len(first):,} texts"
+    judges = (counts[labels] >= least) & ~common
     dealt = np.full(len(labels), -1)
     order = np.flatnonzero(judges)[np.argsort(labels[judges], kind="stable")]
     dealt[order] = np.arange(len(order)) % count
     texts = np.array(corpus.take(first), dtype=object)
-    notes = (
-        []
-        if judges.all()
-        else [
-            f"{judges.sum():,} texts of {(counts >= max(FEWEST, count)).sum():,} labels judge, which have "
-            f"{max(FEWEST, count)} or more"
-        ]
-    )
-    return [
-        Fold(
-            LabelledTexts(
-                classes.column,
-                list(texts[dealt == k]),
-                labels[dealt == k],
-                list(texts[dealt != k]),
-                labels[dealt != k],
-                notes,
-            ),
-            rows[np.isin(text, np.flatnonzero(dealt == k))],
-        )
-        for k in range(count)
-    ], ""
+    notes = [f"{judges.sum():,} texts of {(counts >= least).sum():,} labels judge, which have {least} or more"]
+    folds = []
+    for fold in range(count):
+        own, others = dealt == fold, dealt != fold
+        sides = (list(texts[own]), labels[own], list(texts[others]), labels[others])
+        judged = LabelledTexts(classes.column, *sides, [] if judges.all() else notes)
+        folds.append(Fold(judged, rows[dealt[text] == fold]))
+    return folds, ""
 
 
 class CrossFitted(Evaluation):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..identity import row_keys
 from .base import Report, Sample
 
 RESAMPLES = 2000
@@ -45,13 +46,16 @@ def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
 
 
 def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDArray[np.int64]]:
-    """Groups pairs that share a sentence, directly or through other pairs; returns the pair indices of each group."""
+    """Groups pairs that share a sentence, directly or through other pairs; returns the pair indices of each group.
+
+    Sentences are compared by their row keys (``cse.identity``).
+    """
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
-    number = {text: i for i, text in enumerate(dict.fromkeys([*left, *right]))}
-    edges = np.array([number[text] for text in left]), np.array([number[text] for text in right])
-    graph = coo_matrix((np.ones(len(left)), edges), shape=(len(number), len(number)))
+    known, number = np.unique(row_keys([*left, *right]), return_inverse=True)
+    edges = number[: len(left)], number[len(left) :]
+    graph = coo_matrix((np.ones(len(left)), edges), shape=(len(known), len(known)))
     component = connected_components(graph, directed=False)[1][edges[0]]
     order = np.argsort(component, kind="stable")
     return list(np.split(order, np.flatnonzero(np.diff(component[order])) + 1))

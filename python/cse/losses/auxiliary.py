@@ -84,7 +84,8 @@ class KeepSimilarities(BatchTerm):
     """``weight`` times the divergence of the encoder's similarities in a batch from those of the base model.
 
     The divergence is the mean of two values of ``similarity_divergence``, one for the anchors and one for the
-    positives. The base model is the encoder before training, without dropout and gradients.
+    positives; rows that a label teaches are left out. The base model is the encoder before training, without dropout
+    and gradients.
     """
 
     Options = KeepSimilaritiesOptions
@@ -99,10 +100,11 @@ class KeepSimilarities(BatchTerm):
     def forward(self, views: Views, step: BatchStep) -> Tensor:
         assert step.encode is not None
         names = ("anchor", "positive")
+        kept = {name: views.masks.get(name) for name in names}
+        if views.taught is not None:
+            kept = {name: views.valid(name) & ~views.taught for name in names}
         divergences = [
-            similarity_divergence(
-                step.encode(name, self.base), views[name], self.options.temperature, views.masks.get(name)
-            )
+            similarity_divergence(step.encode(name, self.base), views[name], self.options.temperature, kept[name])
             for name in names
         ]
         total = torch.stack(divergences).mean()

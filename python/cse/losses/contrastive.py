@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from ..views import BatchStep, Role, Views, equal_entries, roles_by_name
+from ..views import BatchStep, Role, Views, roles_by_name
 from .base import LOGITS, BatchTerm, mixture_similarity, release_similarities
 from .options import ContrastiveOptions, incompatibility
 
@@ -104,7 +104,7 @@ def contrastive_loss(
     if objective == "nt-xent":  # exclude the similarity of each embedding with itself
         scores = scores.masked_fill(torch.eye(*s.shape, dtype=torch.bool, device=s.device), -math.inf)
     scores = _weighted(scores, layout, hard_negative_weight, log_weights or {})
-    equal = _equal(views, layout, keys) if keys else None
+    equal = _equal(Views(dict(views), dict(roles or {}), keys=dict(keys)), layout) if keys else None
     extra: list[Tensor] = []  # further columns: own negatives and mixed negatives
     if own_negatives:
         similarity, missing = _own_similarities(views, layout, own_negatives)
@@ -169,10 +169,10 @@ def _weighted(
     return scores
 
 
-def _equal(views: Mapping[str, Tensor], layout: Layout, keys: Mapping[str, Tensor]) -> Tensor:
-    """Returns ``(M, K)`` bool, True where an anchor and a row of a column share a key, except for its own positive."""
+def _equal(views: Views, layout: Layout) -> Tensor:
+    """Returns ``(M, K)`` bool, True where a text is no negative of an anchor, except for the anchor's own positive."""
     names = layout.candidates + layout.columns
-    rows = [torch.cat([equal_entries(views, keys, one, other) for other in names], dim=1) for one in layout.anchors]
+    rows = [torch.cat([views.equal(one, other) for other in names], dim=1) for one in layout.anchors]
     return torch.cat(rows).scatter_(1, layout.target[:, None], False)
 
 
@@ -274,7 +274,7 @@ class Contrastive(BatchTerm):
         """Returns the loss for any views; ``changes`` replace arguments of ``contrastive_loss``. See ``BatchStep``."""
         settings = {**vars(self.options), **vars(views), "mixed": self.options.mixed, "partners": step.partners}
         settings["keys"] = views.keys if views.repeats else None
-        for name in ("mixed_negatives", "mix_variant", "embeddings", "repeats"):
+        for name in ("mixed_negatives", "mix_variant", "embeddings", "taught", "repeats"):
             del settings[name]
         return contrastive_loss(views.embeddings, **{**settings, **changes})
 

@@ -47,9 +47,9 @@ from .rows import (
 if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
 
-# Queries that are searched for together; pairs of vectors that are multiplied in float64 together, which fit in the
-# cache of a core; and texts whose tokens are counted to see whether the model reads them.
-QUERIES, PAIRS, LONG_SAMPLE = 256, 1024, 50
+# Queries and vectors that are multiplied together, 16 MB of products; pairs of vectors that are multiplied in float64
+# together, which fit in the cache of a core; and texts whose tokens are counted to see whether the model reads them.
+QUERIES, PIECE, PAIRS, LONG_SAMPLE = 512, 8192, 1024, 50
 
 
 @dataclass(frozen=True)
@@ -256,14 +256,13 @@ class SearchIndex:
             some = queries[start : start + QUERIES]
             limits = np.full(len(some), -np.inf, dtype=np.float32)
             best = [(np.empty(0, np.float32), np.empty(0, np.int64))] * len(some)
-            for first, array, starts in self._blocks:
-                for number, products in enumerate(some @ array.T):
-                    scores = largest_of(products, starts)
-                    new = np.flatnonzero(scores >= limits[number])
-                    if not len(new):
-                        continue
-                    values = np.concatenate([best[number][0], scores[new]])
-                    rows = np.concatenate([best[number][1], first + new])
+            for first, array, starts in self._pieces():
+                products = some @ array.T
+                scores = products if starts is None else np.maximum.reduceat(products, starts, axis=1)
+                for number in np.flatnonzero(scores.max(1) >= limits).tolist():
+                    places = np.flatnonzero(scores[number] >= limits[number])
+                    values = np.concatenate([best[number][0], scores[number, places]])
+                    rows = np.concatenate([best[number][1], first + places])
                     if len(values) >= k:
                         # Each product, also the k-th largest one, has an error of at most half of ``errors``.
                         limit = np.float32(np.partition(values, -k)[-k] - errors[start + number])
@@ -272,6 +271,17 @@ class SearchIndex:
                         values, rows = values[kept], rows[kept]
                     best[number] = values, rows
             yield from (rows for _, rows in best)
+
+    def _pieces(self) -> Iterator[tuple[int, Floats, Numbers | None]]:
+        """Yields the arrays of vectors in pieces of whole rows, whose products with many queries need little memory."""
+        for first, array, starts in self._blocks:
+            edges = np.arange(len(array) + 1) if starts is None else np.append(starts, len(array))
+            row = 0
+            while row < len(edges) - 1:
+                last = max(row + 1, int(np.searchsorted(edges, edges[row] + PIECE, "right")) - 1)
+                own = None if starts is None else starts[row:last] - edges[row]
+                yield first + row, array[edges[row] : edges[last]], own
+                row = last
 
     def _pooled(self, query: Floats, words: Floats, k: int, fusion: Fusion) -> list[Hit]:
         """Returns the k rows with the best pooled scores, given the BM25 scores of all rows, blank ones too."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..augment.pairings import Spans, SpansOptions
 from ..errors import InputError
+from ..identity import Keys, row_keys
 from ..rng import Draws
 from .fusion import Fusion
 from .index import SearchIndex
@@ -33,7 +34,8 @@ class QueryRows:
     Of half of the ``count`` rows, the anchor is a query, the positive a passage of at most ``words`` words of one of
     the first ``positives`` rows in its hybrid ranking, and the negative one of a row at ``ranks`` (first and last, from
     1). The other half preserves what the encoder can do for other texts: anchor and positive are two spans of a row,
-    the negative is a span of another row.
+    the negative is a span of another row. A text that is in several rows counts once, and a negative is never of the
+    same text as the anchor or the positive; texts are compared by their row keys (``cse.identity``).
     """
 
     count: int = 1920
@@ -59,22 +61,30 @@ class QueryRows:
         """Returns the rows, for queries that are not blank: texts of an anchor, a positive and a negative."""
         first, last = self.ranks
         filled = np.unique(index.rows)
+        keys = np.zeros(len(index), dtype=np.uint64)  # by row
+        keys[filled] = row_keys(index.texts(filled))
+        filled = filled[np.sort(np.unique(keys[filled], return_index=True)[1])]  # a text occurs once
         if len(filled) < max(first, 2):
-            raise InputError(f"--ranks {first}-{last}: the corpus has only {len(filled)} rows; name lower ranks")
+            raise InputError(
+                f"--ranks {first}-{last}: the corpus has only {len(filled)} different rows; name lower ranks"
+            )
         half = self.count // 2
         asked = self._asked(half, len(queries))
         wanted = sorted(set(asked))
         ranked: dict[int, Numbers] = {}
         for start in range(0, len(wanted), BLOCK):
             some = wanted[start : start + BLOCK]
-            hits = index.search([queries[query] for query in some], last, hybrid=Fusion(), batch_size=batch_size)
-            ranked |= {query: np.array([hit.row for hit in own]) for query, own in zip(some, hits, strict=True)}
+            found = self._ranked(index, [queries[query] for query in some], keys, batch_size)
+            ranked |= dict(zip(some, found, strict=True))
             if progress:
                 progress(len(some))
-        made = [
-            (queries[query], *self._passages(index, ranked[query], np.random.default_rng([self.seed, 1, number])))
-            for number, query in enumerate(asked)
-        ]
+        own = dict(zip(wanted, row_keys([queries[query] for query in wanted]), strict=True))
+        made = []
+        for number, query in enumerate(asked):
+            rows, draw = ranked[query], np.random.default_rng([self.seed, 1, number])
+            far = rows[first - 1 :][keys[rows[first - 1 :]] != own[query]]
+            far = far if len(far) else rows[self.positives :][keys[rows[self.positives :]] != own[query]]
+            made.append((queries[query], *self._passages(index, rows[: self.positives], far, draw)))
         made += self._spans(index, filled, self.count - half)
         return [made[at] for at in np.random.default_rng([self.seed, 3]).permutation(len(made))]
 
@@ -84,9 +94,23 @@ class QueryRows:
         passes = [np.random.default_rng([self.seed, 0, turn]).permutation(queries).tolist() for turn in turns]
         return [query for order in passes for query in order][:count]
 
-    def _passages(self, index: SearchIndex, ranked: Numbers, draw: np.random.Generator) -> tuple[str, str]:
-        """Returns a passage of one of the first rows of a ranking, and one of a row at ``ranks``."""
-        rows = [draw.choice(ranked[: self.positives]), draw.choice(ranked[self.ranks[0] - 1 :])]
+    def _ranked(self, index: SearchIndex, queries: Sequence[str], keys: Keys, batch_size: int) -> list[Numbers]:
+        """Returns for each query the first rows of its ranking, of those with the same row key only the first.
+
+        They are as many as the last of ``ranks`` or, if the corpus has fewer different rows, all.
+        """
+        last, count = self.ranks[1], self.ranks[1]
+        while True:
+            hits = index.search(queries, count, hybrid=Fusion(), batch_size=batch_size)
+            found = [np.array([hit.row for hit in own]) for own in hits]
+            ranked = [rows[np.sort(np.unique(keys[rows], return_index=True)[1])][:last] for rows in found]
+            if count >= len(keys) or all(len(rows) == last for rows in ranked):
+                return ranked
+            count = min(2 * count, len(keys))
+
+    def _passages(self, index: SearchIndex, near: Numbers, far: Numbers, draw: np.random.Generator) -> tuple[str, str]:
+        """Returns a passage of one of the rows ``near``, and one of one of the rows ``far``."""
+        rows = [draw.choice(near), draw.choice(far)]
         passages = []
         for text in index.texts(np.array(rows)):
             words = text.split()
@@ -95,7 +119,7 @@ class QueryRows:
         return passages[0], passages[1]
 
     def _spans(self, index: SearchIndex, filled: Numbers, count: int) -> list[tuple[str, str, str]]:
-        """Returns rows of two spans of a text and one of another; ``filled`` are the rows that are not blank."""
+        """Returns rows of two spans of a text and one of another; ``filled`` are rows with different texts."""
         draw = np.random.default_rng([self.seed, 2])
         own = draw.integers(len(filled), size=count)
         other = (own + draw.integers(1, len(filled), size=count)) % len(filled)

@@ -13,6 +13,7 @@ from ..data.corpus import HELD_OUT_WORDS
 from ..errors import InputError, check_texts
 from ..evaluation.base import Adapted
 from ..evaluation.geometry import score_halves
+from ..identity import distinct
 
 FILE = "halves_evaluation{name}_results.csv"
 
@@ -49,8 +50,8 @@ class HalvesEvaluator(SentenceEvaluator):
         write_csv: bool = True,
     ) -> None:
         super().__init__()
-        distinct = dict.fromkeys(check_texts(sentences, "sentences"))
-        self.sentences = [text for text in distinct if len(text.split()) >= HELD_OUT_WORDS][:limit]
+        texts = distinct(check_texts(sentences, "sentences"))
+        self.sentences = [text for text in texts if len(text.split()) >= HELD_OUT_WORDS][:limit]
         if len(self.sentences) < 2:
             raise InputError(
                 f"sentences: at least two different sentences of {HELD_OUT_WORDS} words or more are needed"

@@ -47,9 +47,9 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
         hard_negative_weight: alpha; ln(alpha) is added to the logits between an anchor and the negatives of its row.
         negatives_as: ``hard-negatives``: negatives are in the denominator of every anchor. ``pairs``: each negative is
             encoded twice and forms a further pair of anchor and positive, as in the UNA paper; needs ``nt-xent``.
-        keep_duplicates: If False, texts of a batch with the same token ids, without prompts, are not negatives of each
-            other, whatever their columns, nor are the texts of rows that have an anchor or a positive in common; a
-            negative equal to the anchor or positive of its row is not used. If True, nothing is left out, as in
+        keep_duplicates: If False, a text of a batch is no negative of an anchor if it has the token ids, without
+            prompts, of the anchor or positive of a row that shares an anchor or a positive with the row of the anchor;
+            a negative equal to the anchor or positive of its row is not used. If True, nothing is left out, as in
             ``MultipleNegativesRankingLoss``.
         seed: Seed for the random partners with which mixed negatives are made.
         gather_across_devices: With several processes, compute the loss over the rows of all of them. The gradients

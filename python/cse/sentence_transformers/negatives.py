@@ -21,8 +21,8 @@ from sentence_transformers.sentence_transformer.data_collator import SentenceTra
 from torch import Tensor
 from transformers import TrainerCallback
 
-from ..encoder.tokens import token_keys
 from ..errors import InputError, check_integer
+from ..identity import token_keys
 from ..tfidf.index import TfidfIndex
 from ..tfidf.options import DrawOptions
 
@@ -59,7 +59,9 @@ def column_keys(features: Mapping[str, Any], tokenizer: Any) -> Tensor | None:
     if not isinstance(ids, Tensor) or not isinstance(mask, Tensor) or ids.ndim != 2 or ids.shape != mask.shape:
         return None
     prompt = features.get("prompt_length", 0)
-    return token_keys(tokenizer, ids, mask, int(prompt.flatten()[0]) if isinstance(prompt, Tensor) else prompt)
+    prompt = int(prompt.flatten()[0]) if isinstance(prompt, Tensor) else prompt
+    key: Tensor = token_keys(tokenizer, ids, mask, prompt)
+    return key
 
 
 Index = TfidfIndex | str | PathLike[str]

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..context import Context
-from ..data.corpus import Corpus
 from ..errors import InputError
 from ..evaluation import base
 from ..evaluation.base import Encodes, Pairs
@@ -21,6 +20,7 @@ from ..evaluation.geometry import PairSearch
 from ..evaluation.labels import FEWEST, CrossFitted, Labels
 from ..evaluation.sts import STS
 from ..evaluation.verdict import Verdict
+from ..identity import row_keys
 from ..options import options_of
 from .data import RunIndex, TrainingData, open_data
 from .folder.find import CONFIG
@@ -57,7 +57,7 @@ class Inputs:
 
         evaluation = group(Evaluation)
         groups = (group(Data), evaluation, group(Output))
-        data = open_data(*groups, context, lambda *_: None, None, learn=config.learn)
+        data = open_data(*groups, context, lambda *_: None, None, config.keep_duplicates, learn=config.learn)
         return cls(run, config, open_evaluation(evaluation, whole), data)
 
     @cached_property
@@ -67,17 +67,13 @@ class Inputs:
 
     @cached_property
     def used(self) -> npt.NDArray[np.uint64]:
-        """Hashes of the texts that the run was trained on, and of those that selected best/."""
+        """Row keys of the texts that the run was trained on, and of those that selected best/."""
         rows = self.data.split.train
         pairs = [text for each in self.evaluated.pairs.values() for text in (*each.left, *each.right)]
-        return np.concatenate([*(each.hashes()[rows] for each in self.data.columns), hashes_of(pairs)])
+        return np.concatenate([*(each.row_keys()[rows] for each in self.data.columns), row_keys(pairs)])
 
     def seen(self, texts: list[str]) -> Mask:
-        return np.isin(hashes_of(texts), self.used)
-
-
-def hashes_of(texts: list[str]) -> npt.NDArray[np.uint64]:
-    return Corpus.from_texts(texts).hashes() if texts else np.zeros(0, dtype=np.uint64)
+        return np.isin(row_keys(texts), self.used)
 
 
 def without(evaluation: base.Evaluation, seen: Callable[[list[str]], Mask]) -> tuple[base.Evaluation | None, int]:

@@ -64,13 +64,16 @@ class TrainingData:
         counts = {
             "held out to judge by their labels": 0 if self.judged is None else len(self.judged.texts),
             "held out to check for collapse": len(split.held_out),
-            "left out because they repeat held-out rows": split.repeats,
+            "left out because they share a text with held-out rows": split.joined,
             "blank": split.blank,
             "with invalid UTF-8 replaced": corpus.repaired,
             "with line breaks replaced by spaces": corpus.joined_lines,
         }
         parts = [f"{len(corpus):,} rows: {len(split.train):,} to train on"]
         parts += [f"{count:,} {what}" for what, count in counts.items() if count]
+        if count := len(split.common):
+            texts = f"{count:,} texts, each" if count > 1 else "1 text"
+            parts.append(f"{texts} in more than 1 % of the rows, by which no rows are joined")
         text = ", ".join(filter(None, [*parts, readers.repeated(corpus.files)]))
         facts = {"corpus": text} | ({} if self.labelled is None else {"columns": self.labelled.describe()})
         if self.likely:
@@ -90,13 +93,14 @@ class TrainingData:
             return [CrossFitted(LabelsOptions(), self.folds)]
         if self.labelled is None or len(self.split.held_out) < FEWEST:
             return []
-        columns = self.labelled.corpora[:2]
-        rows, hashes = self.split.held_out, [corpus.hashes() for corpus in columns]
-        trained = np.concatenate([each[self.split.train] for each in hashes])
-        rows = rows[~(np.isin(hashes[0][rows], trained) | np.isin(hashes[1][rows], trained))]
-        for column in hashes:
+        rows, keys = self.split.held_out, [corpus.row_keys() for corpus in self.labelled.corpora]
+        usable = self.labelled.usable or [np.ones(len(self.corpus), dtype=bool)] * len(keys[2:])
+        trained = [key[self.split.train] for key in keys[:2]]
+        trained += [key[self.split.train][used[self.split.train]] for key, used in zip(keys[2:], usable, strict=True)]
+        rows = rows[~np.isin(np.stack([key[rows] for key in keys[:2]]), np.concatenate(trained)).any(0)]
+        for column in keys[:2]:
             rows = rows[np.unique(column[rows], return_index=True)[1]]
-        anchors, positives = (corpus.take(rows) for corpus in columns)
+        anchors, positives = (corpus.take(rows) for corpus in self.labelled.corpora[:2])
         return [PairSearch(NoOptions(), (anchors, positives))] if len(rows) >= FEWEST else []
 
     def fingerprints(self, index: str | None, others: dict[str, str]) -> dict[str, Any]:
@@ -168,14 +172,16 @@ def open_data(
     context: Context,
     progress: ProgressCallback,
     texts: Sequence[str] | None,
+    keep_duplicates: bool,
     labels: Sequence[str] | None = None,
     learn: bool = False,
     left_out: npt.NDArray[np.int64] | None = None,
 ) -> TrainingData:
     """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs`` and ``rows`` of ``context``.
 
-    ``labels`` are those of ``texts``, "" for none. With ``learn``, also sets ``classes``. ``left_out`` are rows of a
-    corpus that are not trained on, instead of those that judge by their labels.
+    Unless ``keep_duplicates`` is True, hard negatives that are texts of held-out rows are not used. ``labels`` are
+    those of ``texts``, "" for none. With ``learn``, ``classes`` is also set. ``left_out`` are rows of a corpus that are
+    not trained on, instead of those that judge by their labels.
     """
     reading: dict[str, Any] = {
         "encoding_errors": settings.encoding_errors,
@@ -193,7 +199,7 @@ def open_data(
     else:
         index = None if settings.corpus else context.index
         sentences = open_corpus(settings.corpus, settings.column, index, progress, texts, **reading)
-    others = 0 if labelled is None else labelled.left_out  # by --where or --min-score
+    count = 0 if labelled is None else labelled.left_out  # by --where or --min-score
     if evaluation.labels is not None:
         from ..evaluation.labels import choose_folds, choose_labelled
 
@@ -212,12 +218,15 @@ def open_data(
             chosen = sentences.filled()[:0] if folds or unjudged else None
         if chosen is None:
             judged, chosen, unjudged = choose_labelled(sentences, classes)
-        rows, others = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
+        rows, count = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
         if learn:
             context.classes = classes.only(rows)
+    others = [] if labelled is None else [labelled.positives]
     teaching = None if context.classes is None else context.classes.of_rows >= 0
-    split = hold_out(sentences, output.seed, wanted=not evaluation.dev, rows=rows, spared=teaching)
-    split = replace(split, blank=split.blank - others)
+    split = hold_out(sentences, output.seed, not evaluation.dev, rows, others, teaching)
+    if labelled is not None and not keep_duplicates:
+        labelled = labelled.without(split)
+    split = replace(split, blank=split.blank - count)
     context.corpus, context.pairs, context.rows = sentences, labelled, split.train
     likely = likely_labels(sentences) if evaluation.labels is None and labelled is None else {}
     return TrainingData(sentences, labelled, split, reading, judged, unjudged, likely, folds)

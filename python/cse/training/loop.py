@@ -21,8 +21,7 @@ from ..evaluation.base import Encodes, Sample
 from ..evaluation.labels import CrossFitted
 from ..io import dumps, remove_folder, write_text
 from . import folds
-from .batches.batches import Batch
-from .batches.tokens import Prefetcher
+from .batches.prepared import Batch, Prefetcher
 from .callbacks import Callback, Callbacks
 from .data import check_same, check_source
 from .folder import outputs
@@ -178,7 +177,7 @@ class Trainer:
 
     def run(self) -> RunResult:
         """Trains to the last step and returns the result."""
-        run, state, settings, part = self.prepared, self.state, self.settings, self.world.part
+        run, state, settings = self.prepared, self.state, self.settings
         tokenizer = state.encoder.tokenizer
         with (
             outputs.run_folder(run, self.world) as folder,
@@ -187,7 +186,6 @@ class Trainer:
                 run.batches,
                 tokenizer,
                 settings.data.max_length,
-                part,
                 run.tokens,
                 run.device,
                 settings.optimisation.compile,

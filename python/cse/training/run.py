@@ -10,7 +10,7 @@ from typing import Any
 
 from ..augment.base import Example
 from ..encoder.saving import BaseWeights
-from .batches.batches import Batches
+from .batches.texts import Batches
 from .batches.tokens import StoredTokens
 from .data import RunIndex
 from .judging import Judge

@@ -32,6 +32,7 @@ from ..evaluation.options import RetrievalOptions, SplitHalfOptions, STSOptions
 from ..evaluation.retrieval import Retrieval
 from ..evaluation.significance import sentence_clusters
 from ..evaluation.sts import NOT_SCORED, STS, Task, load_tasks, read_dev, score_pairs
+from ..identity import distinct
 from .data import TrainingData
 from .settings import declared
 
@@ -290,7 +291,7 @@ class EvaluationData:
         rows = data.split.held_out
         held_out = data.corpus.take(rows)
         synthetic = negative(held_out, rows, Draws(seed, 0)) if held_out and negative else []
-        sample = list(dict.fromkeys(data.corpus.take(data.split.train[:SAMPLE])))
+        sample = distinct(data.corpus.take(data.split.train[:SAMPLE]))
         halved = bool(self.judging)
         return Selector(encoder, self.pairs, held_out, synthetic, precision, sample, halved=halved)
 

@@ -30,8 +30,8 @@ from ..losses.options import ContrastiveOptions
 from ..options import parse_options
 from ..registry import Registry
 from ..tfidf.pieces import Pieces
-from .batches.batches import Batches
 from .batches.checks import check_learnable, examine
+from .batches.texts import Batches
 from .batches.tokens import open_tokens
 from .data import RunIndex, TrainingData, open_data
 from .folder.outputs import choose_folder, named_folder
@@ -91,9 +91,9 @@ def prepare(
     preset = settings.given.get("preset")
     published = preset is not None and preset.partition("-")[0] not in families()  # a recipe from a paper
     evaluated = open_evaluation(settings.evaluation, whole=published)
-    learn = settings.methods.learn
+    learn, keeps = settings.methods.learn, settings.methods.keep_duplicates
     groups = (settings.data, settings.evaluation, settings.output)
-    opened = open_data(*groups, context, progress, texts, labels, learn, left_out)
+    opened = open_data(*groups, context, progress, texts, keeps, labels, learn, left_out)
     has_negatives = opened.labelled is None or bool(opened.labelled.hard_negatives)
     if settings.contrastive.hard_negative_weight != 1 and not has_negatives:
         raise InputError(

@@ -8,9 +8,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::index::store::le_bytes;
-use crate::py::arguments::Reading;
+use crate::py::arguments::{Reading, Text};
 use crate::text::reader::{FileRecord, Input};
-use crate::text::{row_files, rows};
+use crate::text::{row_files, row_key, rows};
 use crate::{Error, progress};
 
 /// Progress of a call, in bytes read. `cancel()` stops the call.
@@ -98,6 +98,20 @@ impl Rows {
         let hashes = py.detach(|| self.0.hashes());
         PyBytes::new(py, &le_bytes(&hashes, |x| x.to_le_bytes()))
     }
+
+    /// Returns the key of each row, as the bytes of little-endian u64 numbers; see `row_keys`.
+    fn keys<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
+        let keys = py.detach(|| self.0.keys());
+        PyBytes::new(py, &le_bytes(&keys, |x| x.to_le_bytes()))
+    }
+}
+
+/// Returns the key of each text, as the bytes of little-endian u64 numbers. Texts that differ only in letter case, white
+/// space and Unicode composition have equal keys.
+#[pyfunction]
+pub fn row_keys<'py>(py: Python<'py>, texts: Vec<Text>) -> Bound<'py, PyBytes> {
+    let keys = row_key::row_keys(texts.iter().map(Text::as_str));
+    PyBytes::new(py, &le_bytes(&keys, |x| x.to_le_bytes()))
 }
 
 /// Writes the rows of files into a folder. Returns the number of rows, the file records, and the number of rows in

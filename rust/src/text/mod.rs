@@ -10,6 +10,7 @@ mod open_file;
 pub mod reader;
 mod row_ends;
 pub mod row_files;
+pub mod row_key;
 pub(crate) mod row_too_long;
 pub mod rows;
 pub mod source;

@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::text::blank::count_words;
 use crate::text::reader::{FileRecord, Input, ReadOptions, Reader, collect_results};
+use crate::text::row_key::row_key;
 
 /// A file that is being written, with its path for error messages.
 struct Part {
@@ -38,7 +39,8 @@ impl Part {
 /// * `rows.txt`: the texts of the rows, one after the other, without separators;
 /// * `ends.u64`: the byte offset of the end of each row in `rows.txt`;
 /// * `words.u32`: the number of words in each row, as counted by [`count_words`]; 0 for a blank row;
-/// * `hashes.u64`: the XXH3 hash (64 bits) of each row.
+/// * `hashes.u64`: the XXH3 hash (64 bits) of each row;
+/// * `keys.u64`: the key of each row, see [`row_key`].
 ///
 /// All numbers are little-endian. Only one chunk is held in memory at a time. Returns the number of rows, the records of
 /// the files, and the number of rows in which bytes that are not UTF-8 were replaced.
@@ -54,18 +56,20 @@ pub fn write(
         Part::create(dir, "ends.u64")?,
         Part::create(dir, "words.u32")?,
         Part::create(dir, "hashes.u64")?,
+        Part::create(dir, "keys.u64")?,
     ];
     let (mut rows, mut end, mut repaired) = (0u64, 0u64, 0u64);
-    let mut failure = None;
+    let (mut failure, mut buffer) = (None, String::new());
     collect_results(vec![reader.work(|chunk| {
         chunk.for_each_row(|_, row| {
             rows += 1;
             end += row.len() as u64;
-            let values: [&[u8]; 4] = [
+            let values: [&[u8]; 5] = [
                 row.as_bytes(),
                 &end.to_le_bytes(),
                 &count_words(row).to_le_bytes(),
                 &xxh3_64(row.as_bytes()).to_le_bytes(),
+                &row_key(row, &mut buffer).to_le_bytes(),
             ];
             for (part, bytes) in parts.iter_mut().zip(values) {
                 if failure.is_none() {

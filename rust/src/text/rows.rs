@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::text::blank::count_words;
 use crate::text::reader::{FileRecord, Input, ReadOptions, Reader, collect_results};
+use crate::text::row_key::row_keys;
 
 /// All rows of some files: their texts in one buffer, and the end of each row in this buffer.
 #[derive(Debug, Default)]
@@ -80,5 +81,10 @@ impl Rows {
     /// Returns the XXH3 hash (64 bits) of the text of each row; equal rows have equal hashes.
     pub fn hashes(&self) -> Vec<u64> {
         self.iter().map(|row| xxh3_64(row.as_bytes())).collect()
+    }
+
+    /// Returns the key of each row; rows whose texts differ only in case, white space and composition have equal keys.
+    pub fn keys(&self) -> Vec<u64> {
+        row_keys(self.iter())
     }
 }

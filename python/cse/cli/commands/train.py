@@ -122,7 +122,7 @@ class ConsoleCallback(ProgressCallback):
 
 
 COMMON = (
-    *("pairs", "column", "model", "preset", "loss", "una", "temperature", "batch_size", "lr", "max_steps"),
+    *("pairs", "column", "model", "preset", "labels", "learn", "loss", "una", "lr", "max_steps"),
     *("dev", "query", "output", "name", "resume"),
 )
 """Options that ``cse train --help`` lists; ``--help-all`` lists all."""

@@ -13,7 +13,8 @@ from ...augment.base import Draws, Edit, Pairing
 from ...encoder.tokens import token_lists
 from ...encoder.vocabulary import readability
 from ...errors import InputError
-from .batches import Batches, changed_rows
+from .prepared import changed_rows
+from .texts import Batches
 
 SAMPLE_ROWS = 2000
 FEW_ROWS = 64

@@ -1,4 +1,4 @@
-"""Token ids: stored in memory-mapped files of the cache, and made for coming batches in a background thread.
+"""The token ids of a batch, and those of a corpus in memory-mapped files of the cache.
 
 Sentences that no augmentation changes are tokenized only once, instead of in every epoch and run. ``ids.u16`` or
 ``ids.u32`` holds the ids of all rows in one sequence, each row truncated at the maximum length. ``ends.u64`` holds, for
@@ -9,27 +9,27 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from ...augment.base import Block
 from ...background import ProgressCallback
 from ...data.corpus import Corpus
 from ...data.entries import Entry, cache_folder, find_entry, open_entry
-from ...encoder.device import fixed_length, for_transfer, multiple_of_lengths
-from ...encoder.tokens import TOKENIZING, pad, token_keys, token_lists, with_pooled
+from ...encoder.device import fixed_length, multiple_of_lengths
+from ...encoder.prompts import TrainingPrompts
+from ...encoder.tokens import TOKENIZING, pad, token_lists, with_pooled
+from ...identity import token_keys
 from ...io import naming
-from .batches import CLASSES, SENTENCES, Batch, Batches
+from .texts import Batches, Texts
 
 # Number of rows that are tokenized at a time.
 BLOCK = 16384
@@ -127,95 +127,71 @@ def _open(
     return open_entry(kept, "tokens", key, write)
 
 
-class Prefetcher:
-    """Context manager that prepares the next two batches in a background thread.
+@dataclass(frozen=True)
+class Ids:
+    """The token ids of the texts of a block, not padded."""
 
-    ``max_length`` does not count a prompt; for ``part`` see ``Batches``; ``stored`` holds token ids by column number.
+    lists: Mapping[str, Sequence[Any]]  # see cse.encoder.tokens.token_lists
+    own: Sequence[int]  # positions of the rows of this rank
+
+
+class BatchTokens:
+    """The token ids of batches: those of texts that are encoded unchanged are ``stored``, by column number.
+
+    ``max_length`` does not count a prompt.
     """
 
     def __init__(
         self,
-        batches: Batches,
         tokenizer: Any,
         max_length: int,
-        part: Callable[[int], slice] | None = None,
-        stored: Mapping[int, StoredTokens] | None = None,
+        prompts: TrainingPrompts,
+        stored: Mapping[int, StoredTokens],
         device: str = "cpu",
         compiled: bool = False,
     ) -> None:
-        self.batches, self.max_length, self.stored, self.device = batches, max_length, stored or {}, device
-        prompts = batches.prompts
+        self.max_length, self.prompts, self.stored = max_length, prompts, stored
         self.longest = max(prompts.limit(prompt, max_length) for prompt in (prompts.anchor, prompts.document))
         self.length = fixed_length(device, compiled, self.longest)
         self.multiple = multiple_of_lengths(device)
-        self.part = part or (lambda rows: slice(0, rows))
         # A copy, because evaluation uses the tokenizer of the model concurrently, with a different maximum length.
         self.tokenizer = deepcopy(tokenizer)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="cse-prefetch")
-        self._waiting: dict[int, Future[Batch]] = {}
 
-    def __enter__(self) -> Prefetcher:
-        return self
+    def of(self, batch: Texts, part: slice) -> tuple[Ids | None, dict[str, Ids]]:
+        """Returns the token ids of the sentences, if edited ones are compared with them, and of each block by name.
 
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        They are those of all rows for blocks that are compared, and those of this rank, ``part``, for the others.
+        """
+        rows, every = batch.rows, range(len(batch.rows))
+        compared = any(block.edited for block in batch.blocks.values())
+        sentences = Block(batch.sentences, (), column=0)
+        original = Ids(self._lists(sentences, rows), every[part]) if compared else None
+        found = {}
+        for name, block in batch.blocks.items():
+            if original is not None and block.column == 0:
+                found[name] = original if block.edit is None else replace(original, lists=self._edited(block, original))
+            elif block.local:
+                found[name] = Ids(self._lists(block, rows[part]), range(len(block.texts)))
+            elif block.edited:
+                found[name] = Ids(self._lists(block, rows), every[part])
+            else:
+                block = replace(block, texts=block.texts[part])
+                found[name] = Ids(self._lists(block, rows[part]), range(len(block.texts)))
+        return original, found
 
-    def prepare(self, number: int) -> Batch:
-        """Returns a batch with the tokens of this rank's rows."""
-        lists: dict[object, dict[str, Any]] = {}  # token lists of blocks whose ids are compared, by _key
+    def _lists(self, block: Block, rows: npt.NDArray[np.int64]) -> Mapping[str, Sequence[Any]]:
+        """Returns the token lists of the texts of a block before its edit; the texts are those of ``rows``."""
+        if block.column is not None and block.column in self.stored:
+            return self.stored[block.column].take(rows)
+        prompt = self.prompts.of_column(block.column)
+        texts = [prompt + text for text in block.texts] if prompt else block.texts
+        return token_lists(self.tokenizer, texts, self.prompts.limit(prompt, self.max_length)) if texts else {}
 
-        def unedited(block: Block, rows: npt.NDArray[np.int64]) -> dict[str, Any]:
-            # Like stored ids, the lists are not padded; _tokens pads both.
-            stored = None if block.column is None else self.stored.get(block.column)
-            if stored is not None:
-                return stored.take(rows)
-            texts, limit = self._prompted(block, block.texts)
-            return token_lists(self.tokenizer, texts, limit) if texts else {}
-
-        def ids(block: Block, rows: npt.NDArray[np.int64]) -> Sequence[Any]:
-            original = replace(block, edit=None)
-            if _key(original) not in lists:
-                lists[_key(original)] = unedited(original, rows)
-            if block.edit is not None:
-                lists[_key(block)] = self._edited(block, lists[_key(original)])
-            sequences: Sequence[Any] = lists[_key(block)].get("input_ids", [])
-            return sequences
-
-        batch = self.batches.make(number, ids)
-        part = self.part(len(batch.rows))
-        # A rank has no rows if the last batch of an epoch has fewer rows than there are ranks.
-        blocks = batch.blocks.items() if len(batch.rows[part]) else ()
-        tokens = {name: self._tokens(block, batch.rows, part, lists.get(_key(block))) for name, block in blocks}
-        keys = {} if self.batches.keep_duplicates else self._keys(replace(batch, part=part, tokens=tokens))
-        every = torch.cat([*keys.values(), torch.zeros(0, dtype=torch.int64)])
-        repeats = len(batch.rows[part]) < len(batch.rows) or len(torch.unique(every)) < len(every)
-        batch = replace(batch, part=part, tokens=tokens, keys=keys, repeats=repeats)
-        packed = batch.pack()
-        return replace(batch, packed=replace(packed, memory=for_transfer(packed.memory, self.device)))
-
-    def _keys(self, batch: Batch) -> dict[str, Tensor]:
-        prompts = self.batches.prompts
-        keys = {name: torch.zeros(0, dtype=torch.int64) for name in batch.blocks}  # if this rank has no rows
-        for name, tokens in batch.tokens.items():
-            prompt = prompts.tokens.get(prompts.of_column(batch.blocks[name].column), 0)
-            keys[name] = token_keys(self.tokenizer, tokens["input_ids"], tokens["attention_mask"], prompt)
-        if batch.sentences is not None:
-            keys[SENTENCES] = torch.from_numpy(batch.sentences[batch.part].copy())
-        if batch.classes is not None:
-            keys[CLASSES] = torch.from_numpy(batch.classes[batch.part].copy())
-        return keys
-
-    def _prompted(self, block: Block, texts: list[str]) -> tuple[list[str], int]:
-        """Prepends the prompt of a block's column to texts; returns the texts and their maximum number of tokens."""
-        prompt = self.batches.prompts.of_column(block.column)
-        limit = self.batches.prompts.limit(prompt, self.max_length)
-        return [prompt + text for text in texts] if prompt else texts, limit
-
-    def _edited(self, block: Block, lists: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    def _edited(self, block: Block, original: Ids) -> dict[str, Any]:
         """Returns token lists after the edit of a block; special tokens, prompt and template are not edited."""
         assert block.edit is not None
-        before, after = self._added(block)
-        most = max(0, self.batches.prompts.longest - before - after) if self.batches.prompts.longest else None
+        lists, (before, after) = original.lists, self._added(block)
+        most = max(0, self.prompts.longest - before - after) if self.prompts.longest else None
         texts = [text[before : len(text) - after] for text in map(list, lists["input_ids"])]
         edited = [text[:most] for text in block.edit(texts)]
 
@@ -234,43 +210,32 @@ class Prefetcher:
         with TOKENIZING:
             added = self.tokenizer("a", return_special_tokens_mask=True)["special_tokens_mask"]
         before, after = (*added, 0).index(0), (*added[::-1], 0).index(0)
-        prompts = self.batches.prompts
-        return max(before, prompts.tokens.get(prompts.of_column(block.column), 0)), after
+        return max(before, self.prompts.tokens.get(self.prompts.of_column(block.column), 0)), after
 
-    def _tokens(
-        self, block: Block, rows: npt.NDArray[np.int64], part: slice, lists: dict[str, Any] | None
-    ) -> dict[str, Tensor]:
-        own = slice(None) if block.local else part
-        stored = None if block.column is None or block.edit is not None else self.stored.get(block.column)
-        length, prompts = self.length, self.batches.prompts
-        if stored is not None:
-            lists, places = stored.take(rows[part]), range(len(rows[part]))
-        elif lists is not None:
-            places = range(len(block.texts))[own]
-        else:
-            texts, limit = self._prompted(block, block.texts[own])
-            lists, places = token_lists(self.tokenizer, texts, length or limit), range(len(texts))
+    def padded(self, block: Block, ids: Ids) -> dict[str, Tensor]:
+        """Returns token ids, attention mask and so on of the rows of this rank, ``(n, T)`` each."""
+        length = self.length
         if length is None:
-            longest = max(len(lists["input_ids"][place]) for place in places)
+            longest = max(len(ids.lists["input_ids"][place]) for place in ids.own)
             length = max(longest, min(-(-longest // self.multiple) * self.multiple, self.longest))
         elif block.edit is not None:
             added = sum(self._added(block))
             length = added + block.edit.method.most_tokens(length - added)
-            length = min(length, prompts.longest or length)
-        tokens = pad(self.tokenizer, lists, places, length)
-        return with_pooled(tokens, prompts.left_out(prompts.of_column(block.column)))
+            length = min(length, self.prompts.longest or length)
+        tokens = pad(self.tokenizer, ids.lists, ids.own, length)
+        return with_pooled(tokens, self.prompts.left_out(self.prompts.of_column(block.column)))
 
-    def get(self, step: int) -> list[Batch]:
-        """Returns the batches of this step, and starts to prepare the two batches that follow them."""
-        numbers = self.batches.of_step(step)
-        last = len(self.batches) * len(numbers)
-        for later in range(numbers.start, min(numbers.stop + 2, last)):
-            if later not in self._waiting:
-                self._waiting[later] = self._pool.submit(self.prepare, later)
-        return [self._waiting.pop(number).result() for number in numbers]
+    def keys(self, block: Block, tokens: Mapping[str, Tensor]) -> Tensor:
+        """Returns the token keys of n rows of a block, without its prompt, ``(n,)`` int64; see ``cse.identity``."""
+        prompt = self.prompts.tokens.get(self.prompts.of_column(block.column), 0)
+        key: Tensor = token_keys(self.tokenizer, tokens["input_ids"], tokens["attention_mask"], prompt)
+        return key
 
-
-def _key(block: Block) -> object:
-    if block.edit is not None:
-        return block.edit.method
-    return id(block.texts) if block.column is None else block.column
+    def whole_keys(self, sentences: Sequence[str]) -> Tensor:
+        """Returns the token keys ``(n,)`` int64 of sentences that are cut into views: of all their ids."""
+        prompt = self.prompts.anchor
+        ids = token_lists(self.tokenizer, [prompt + text for text in sentences], None)["input_ids"]
+        tokens = pad(self.tokenizer, {"input_ids": ids}, range(len(ids)))
+        left_out = self.prompts.tokens.get(prompt, 0)
+        key: Tensor = token_keys(self.tokenizer, tokens["input_ids"], tokens["attention_mask"], left_out)
+        return key

@@ -160,6 +160,7 @@ def _derived(config: TrainConfig, family: str, own_pooler: str | None = None) ->
     implied: dict[str, Any] = {}
     for name, table in used.methods.items():
         implied |= table.get(name).implies(used.options_of(name))
+    implied.pop(other_limit(chosen) or "", None)
     return merge(implied, usual, {"mixed_negatives": used.contrastive.mixed_negatives})
 
 

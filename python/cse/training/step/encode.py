@@ -25,7 +25,7 @@ from ...encoder.fast.lengths import GROUP, by_length, one_lookup
 from ...encoder.trained import SentenceEncoder
 from ...hooks.base import hooked
 from ...views import RowStep, Views, entry_keys
-from ..batches.batches import CLASSES, SENTENCES, Batch
+from ..batches.prepared import CLASSES, SENTENCES, Batch
 from .ranks import World
 
 if TYPE_CHECKING:
@@ -206,19 +206,20 @@ def gathered_views(state: TrainState, inputs: Inputs, forward: Forward, world: W
     batch = inputs.batch
     local = encode_views(state, inputs, forward)
     keys = gathered_keys(inputs, world)
+    taught = keys["anchor"][:, -1] >= 0 if CLASSES in inputs.keys else None  # the numbers of the classes are the last
     masks: dict[str, Tensor] = {}
     owned: dict[str, Tensor] = {}  # the masks of the rows of this rank
     for name, mask in inputs.masks.items():
         block = batch.blocks[name]
         (owned if block.local else masks).update({view.name: mask for view in block.views})
     if world.size == 1:
-        return Views(local, batch.roles, {**masks, **owned}, keys=keys, repeats=batch.repeats)
+        return Views(local, batch.roles, {**masks, **owned}, keys=keys, taught=taught, repeats=batch.repeats)
     columns = [*local.values(), *(mask[:, None].to(next(iter(local.values())).dtype) for mask in owned.values())]
     whole = world.gather(torch.cat(columns, dim=1), len(batch.rows))
     gathered = torch.split(whole, [z.shape[1] for z in columns], dim=1)
     everything = dict(zip([*local, *(f"mask of {name}" for name in owned)], gathered, strict=True))
     masks |= {name: everything[f"mask of {name}"][:, 0] > 0.5 for name in owned}
-    return Views({name: everything[name] for name in local}, batch.roles, masks, keys=keys)
+    return Views({name: everything[name] for name in local}, batch.roles, masks, keys=keys, taught=taught)
 
 
 def gathered_keys(inputs: Inputs, world: World) -> dict[str, Tensor]:

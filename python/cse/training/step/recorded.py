@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from ...errors import first_line
-from ..batches.batches import Batch
+from ..batches.prepared import Batch
 from .encode import Forward, Inputs, shape_of
 from .ranks import World
 from .state import TrainState

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ...encoder.trained import SentenceEncoder
 from ...hooks.base import EncoderMethod, FeatureMethod, Hook
 from ...losses.base import LossTerm
-from ..batches.batches import Batch
+from ..batches.prepared import Batch
 from ..selection import Selector
 from ..watching import SaturationCheck
 from .optimiser import unique_parameters

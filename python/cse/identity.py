@@ -1,0 +1,69 @@
+"""When two texts count as the same text: two identities, which all parts of the package use.
+
+- The *row key* needs no model: a hash of the text in NFC, case folded, with each run of white space replaced by a
+  space. It decides which rows are held out together and left out of training (``cse.data.corpus.hold_out``), which
+  texts are judged as one example (``cse.evaluation``), and which are mined (``cse.search.mining``).
+- The *token key* is a hash of token ids: two texts with equal ones are the same text for a model. It decides which
+  texts of a batch are negatives (``cse.views.equal_texts``): a view has the key of its ids as they are encoded, after
+  truncation, and a row that is cut into views (``spans``) also the key of all its ids.
+
+Stored vectors are used again only for a text with the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _core
+
+Keys = npt.NDArray[np.uint64]
+
+COMMON_SHARE, COMMON_ROWS = 0.01, 10
+"""A text in more than this share of the rows, and in more than this number of rows, joins none of its rows."""
+MULTIPLIER = 0x9E3779B97F4A7C15
+
+
+def row_keys(texts: Sequence[str]) -> Keys:
+    """Returns the row key of each text, ``(n,)`` uint64; ``Corpus.row_keys`` are those of the rows of a corpus."""
+    return np.frombuffer(_core.row_keys(list(texts)), dtype="<u8")
+
+
+def distinct(texts: Sequence[str]) -> list[str]:
+    """Returns the first text of each row key, in the given order."""
+    first = np.sort(np.unique(row_keys(texts), return_index=True)[1])
+    return [texts[place] for place in first.tolist()]
+
+
+def common_keys(keys: Keys, rows: int) -> Keys:
+    """Returns the keys, ascending, that more than 1 % of the rows and more than ``COMMON_ROWS`` rows have.
+
+    Args:
+        keys: ``(n,)`` the keys of the texts of all rows, with a key once for each of its rows.
+        rows: Number of rows.
+    """
+    most = max(COMMON_ROWS, int(COMMON_SHARE * rows))
+    ordered = np.sort(keys)
+    return np.unique(ordered[most:][ordered[most:] == ordered[: max(0, len(ordered) - most)]])
+
+
+def token_keys(tokenizer: Any, ids: Any, mask: Any, prompt_tokens: int = 0) -> Any:
+    """Returns a 64-bit hash of the ids of each text, a tensor ``(B,)`` int64, independent of padding and prompt.
+
+    Args:
+        tokenizer: The tokenizer, whose first special token is not part of the text.
+        ids: ``(B, T)`` tensor of token ids.
+        mask: ``(B, T)`` attention mask, a tensor.
+        prompt_tokens: Number of tokens before the text, including special tokens.
+    """
+    counted = (mask > 0) & (mask.cumsum(1) > prompt_tokens)
+    for name in ("cls_token_id", "bos_token_id"):
+        if (first := getattr(tokenizer, name, None)) is not None:
+            counted &= ids != first
+    # A polynomial modulo 2**64, evaluated at a fixed odd number; its coefficients are the token ids plus 1.
+    powers = np.cumprod(np.full(ids.shape[1], MULTIPLIER, dtype=np.uint64)).view(np.int64)
+    place = (counted.cumsum(1) - 1).clamp(min=0)
+    return ((ids + 1) * ids.new_tensor(powers)[place] * counted).sum(1)
