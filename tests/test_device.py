@@ -285,7 +285,9 @@ def test_functions_of_a_device_call_its_module(monkeypatch, device, index):
     assert devices.device_name(device) == ("mps" if kind == "mps" else "A GPU")
 
 
-CONFIG = SimpleNamespace(batch_size=64, max_length=32, chunk_size=None)
+CONFIG = SimpleNamespace(
+    optimisation=SimpleNamespace(batch_size=64, chunk_size=None), model=SimpleNamespace(max_length=32)
+)
 
 
 @pytest.mark.parametrize(
@@ -427,7 +429,7 @@ def test_weights_are_cast_together_without_a_change_of_the_gradients(run_config,
     for together in (False, True):
         with monkeypatch.context() as patch:
             if not together:
-                patch.setattr("cse.training.step.state.CastTogether", lambda backbone: None)
+                patch.setattr("cse.training.step.acceleration.CastTogether", lambda backbone: None)
             run = prepare(run_config.replace(device=LIKE_A_GPU, precision="bf16", **values))
         run.state.train()
         torch.manual_seed(1)
