@@ -118,7 +118,7 @@ def compare_runs(first: str, second: str, load: Callable[[str], Encodes]) -> Ver
         rest, count = without(evaluation, other.seen)
         if count:
             notes.append(
-                f"{count:,} examples do not judge, because {other.name} was trained on them or selected by them"
+                f"{count:,} examples do not judge, because {other.name} was trained on them or was selected by them"
             )
         evaluations += [] if rest is None else [rest]
     if not evaluations:
