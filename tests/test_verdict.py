@@ -2,18 +2,29 @@
 
 import csv
 import json
+import math
 
 import numpy as np
 import pytest
 import torch
 
-from cse import InputError, train
+from cse import Callback, InputError, train
 from cse.data import readers
+from cse.data.classes import likely_labels, read_classes
 from cse.data.corpus import Corpus
 from cse.evaluation import verdict
 from cse.evaluation.base import Pairs, Sample
 from cse.evaluation.geometry import PairSearch, unit
-from cse.evaluation.labels import choose_labelled, linear, neighbours
+from cse.evaluation.labels import (
+    LabelledTexts,
+    Labels,
+    choose_folds,
+    choose_labelled,
+    classified,
+    logistic,
+    neighbours,
+    visible,
+)
 from cse.training.selection import halve
 from cse.training.setup import prepare
 from runs import weights
@@ -65,9 +76,48 @@ def test_neighbours_vote_without_the_row_itself():
 def test_the_linear_classifier_is_judged_on_rows_that_it_was_not_trained_on():
     generator = np.random.default_rng(0)
     vectors, labels = unit(generator.normal(size=(200, 300))), generator.integers(0, 2, 200)
-    assert linear(vectors, labels).mean() < 0.65  # 300 dimensions separate the 200 rows that are trained on
+    right = classified(logistic, vectors, labels)
+    assert right.mean() < 0.65  # 300 dimensions separate the 200 rows that are trained on
+    assert set(np.round(5 * right)) == {0, 1, 2, 3, 4, 5}  # the mean over five divisions into folds
+    assert classified(logistic, vectors[:80], labels[:80], (vectors[80:], labels[80:])).mean() < 0.7
     vectors[:, 0] = 2 * labels - 1
-    assert linear(unit(vectors), labels).mean() > 0.95
+    assert classified(logistic, unit(vectors), labels).mean() > 0.95
+
+
+def test_held_out_rows_are_predicted_from_the_others_only():
+    """The held-out rows have two clusters each, with one label in common with the others."""
+    generator = np.random.default_rng(0)
+    place = generator.integers(0, 2, 90)
+    vectors = unit(np.eye(4)[place] + generator.normal(0, 0.05, (90, 4)))
+    judged, others = (vectors[:30], place[:30]), (vectors[30:], 1 - place[30:])  # the others have the opposite labels
+    assert neighbours(*judged).mean() == classified(logistic, *judged).mean() == 1
+    assert neighbours(*judged, others).mean() == classified(logistic, *judged, others).mean() == 0
+
+
+def test_scores_beside_those_of_the_encoder_need_no_encoder(sample_rows):
+    texts = [
+        f"{word} {row.split()[0]}" for row, word in zip(sample_rows[:90], ["red", "blue", "green"] * 30, strict=True)
+    ]
+    labels = np.array([0, 1, 1] * 30)
+    judged = Labels(None, LabelledTexts("kind", texts[:30], labels[:30], texts[30:], labels[30:]))
+    found = {sample.task: sample.values.mean() for sample in judged.beside}
+    assert found["kind by most frequent label"] == pytest.approx(100 * (labels[:30] == 1).mean())
+    assert found["kind by TF-IDF and logistic regression"] > 80  # the first word tells the label
+
+
+@pytest.mark.parametrize("count", [40, 400, 1500])
+def test_the_visible_difference_is_the_smallest_that_the_verdict_shows(count):
+    labels = np.arange(count) % 2
+    smallest = visible(labels)
+    changed = np.random.default_rng(0).permutation(count)[: count // 10]
+    shown = []
+    for up in range(len(changed) // 2, len(changed) + 1):
+        before, after = np.full(count, 100.0), np.full(count, 100.0)
+        before[changed[:up]], after[changed[up:]] = 0, 0
+        found = verdict.judge([Sample("m", before, unit="rows")], [Sample("m", after, unit="rows")])
+        shown += [found.measures[0]["mean"]] if found.word == "better" else []
+    assert smallest == min(shown, default=None)
+    assert (smallest is None) == (count == 40)
 
 
 def write_table(path, rows, names=("text", "label")):
@@ -83,7 +133,8 @@ def test_rows_are_chosen_by_the_hash_of_their_text(tmp_path, sample_rows):
     chosen = {}
     for name, order in (("one", rows), ("other", rows[::-1])):
         corpus = Corpus.read(readers.resolve(write_table(tmp_path / f"{name}.csv", order), "text"))
-        found, held, why = choose_labelled(corpus, "label", share=1.0)
+        classes = read_classes(corpus, "label", "--labels label")
+        found, held, why = choose_labelled(corpus, classes, share=1.0)
         assert why == ""
         chosen[name] = dict(zip(found.texts, found.labels.tolist(), strict=True))
         texts = corpus.take(held)
@@ -92,13 +143,45 @@ def test_rows_are_chosen_by_the_hash_of_their_text(tmp_path, sample_rows):
     assert chosen["one"] == chosen["other"]
     assert len(chosen["one"]) == 199  # without the text that has both labels, the blank ones and the rare class
     assert sample_rows[0] not in chosen["one"]
-    some, _, _ = choose_labelled(corpus, "label")
-    assert len(some.texts) == int(0.2 * 201)
+    some, _, _ = choose_labelled(corpus, classes)
+    assert len(some.texts) == int(0.2 * 200)
     assert set(some.texts) <= chosen["one"].keys()
-    few, held, why = choose_labelled(corpus, "label", share=0.05)
+    assert {*some.texts, *some.others} == {*chosen["one"], sample_rows[301]}
+    few, held, why = choose_labelled(corpus, classes, share=0.05)
     assert few is None
     assert len(held) == 0
     assert "fewer than two classes have 10 of the 10 rows" in why
+
+
+def test_more_rows_are_held_out_if_most_labels_need_them_and_caps_are_said(tmp_path, sample_rows, monkeypatch):
+    rows = [(text, number % 15) for number, text in enumerate(sample_rows[:400])]  # 26 of each label
+    corpus = Corpus.read(readers.resolve(write_table(tmp_path / "many.csv", rows), "text"))
+    classes = read_classes(corpus, "label", "--labels label")
+    found, _, _ = choose_labelled(corpus, classes)
+    assert 100 < len(found.texts) <= 200
+    counts = np.bincount(found.labels)
+    assert (counts[counts > 0] >= 10).all()
+    assert (counts >= 10).sum() > 7
+    assert f"{len(found.texts)} rows of {(counts >= 10).sum()} of the 15 labels judge" in found.notes[0]
+    assert len(found.texts) + len(found.others) == 400
+    monkeypatch.setattr("cse.evaluation.labels.MOST_OTHERS", 50)
+    capped, _, _ = choose_labelled(corpus, classes, most=150)
+    assert len(capped.others) == 50
+    assert [note for note in capped.notes if "at most 150 of the 400 rows judge" in note]
+    assert [note for note in capped.notes if "predicted from 50 of the" in note]
+
+
+def test_columns_that_look_like_labels_are_named(base, labelled, tmp_path, sample_rows):
+    table = [(text, "ab"[n % 2], n, f"{text} again", n % 150) for n, text in enumerate(sample_rows[:300])]
+    path = write_table(tmp_path / "table.csv", table, ("text", "kind", "id", "other", "many"))
+    assert likely_labels(Corpus.read(readers.resolve(path, "text"))) == {"kind": 2}
+    run = prepare(base.replace(corpus=path, column="text"))
+    assert "kind (2 values) may be a column of labels: --labels COLUMN" in run.facts["labels"]
+    assert "--labels kind" in run.judge.advice
+    judged = prepare(base.replace(corpus=path, column="text", labels="kind", name="other"))
+    assert "60 rows judge: if one in ten of them changes" in judged.facts["labels"]
+    lines = prepare(base.replace(corpus=path, column="text", labels="id", name="ids")).judge
+    assert "--labels" not in lines.advice  # which was given
 
 
 def test_no_sentence_is_in_both_halves_of_a_development_set(sample_rows):
@@ -154,7 +237,7 @@ def test_rows_that_judge_by_their_labels_are_not_trained_on_and_a_resumed_run_ha
     assert near["examples"] == by_line["examples"] == 80
     assert near["p"] > 0
     corpus = Corpus.read(readers.resolve(labelled, "text"))
-    judged, _, _ = choose_labelled(corpus, "label")
+    judged, _, _ = choose_labelled(corpus, read_classes(corpus, "label", "--labels label"))
     assert not set(judged.texts) & set(corpus.take(data.rows))
     assert len(data.rows) == 400 - 80 - 16
     card = (result.folder / "best" / "README.md").read_text(encoding="utf8")
@@ -234,7 +317,7 @@ def test_a_column_that_cannot_judge_is_refused_or_said(base, labelled, short_cor
     ids = write_table(tmp_path / "ids.csv", [(text, number) for number, text in enumerate(sample_rows[:100])])
     config = base.replace(corpus=ids, column="text", labels="label", max_steps=1)
     run = prepare(config)
-    assert "--labels label: fewer than two classes have 10 of the 20 rows" in run.facts["warning"]
+    assert "--labels label: fewer than two classes have 10 of the 50 rows" in run.facts["warning"]
     assert len(run.batches.rows) == 95
     result = train(config)
     assert result.verdict["word"] == "not judged"
@@ -303,13 +386,181 @@ def test_a_run_ends_even_if_its_encoder_cannot_be_judged(base, labelled, monkeyp
     def encode(texts, **settings):
         check_finite(np.full((len(texts), 8), np.nan), texts, "best")
 
-    def judged(judge, selector, best):
+    def judged(judge, selector, best, by_fold):
         """Fails for best/ at the end, as for embeddings that are not finite."""
         monkeypatch.setattr(best, "encode", encode)
-        return verdict(judge, selector, best)
+        return verdict(judge, selector, best, by_fold)
 
     monkeypatch.setattr(Judge, "verdict", judged)
     result = train(base.replace(corpus=labelled, column="text", labels="label"))
     assert result.verdict["word"] == "not judged"
     assert "NaN or infinity" in result.verdict["why"]
     assert (result.folder / "result.json").exists()
+
+
+def learning(base, table, **changes):
+    """The configuration of a run that learns from labels, without the guard."""
+    return base.replace(corpus=table, column="text", labels="label", learn=True, lr_scheduler="constant", **changes)
+
+
+@pytest.fixture
+def few(tmp_path, sample_rows):
+    """A table of 60 sentences with labels."""
+    return write_table(tmp_path / "few.csv", [(text, "ab"[len(text) % 2]) for text in sample_rows[:60]])
+
+
+def test_folds_have_each_labelled_text_once_and_equally_many_of_each_label(tmp_path, sample_rows):
+    rows = [(text, "abc"[n % 3]) for n, text in enumerate(sample_rows[:60])]
+    rows += [(sample_rows[0], "a"), (sample_rows[90], "rare"), (sample_rows[91], "")]
+    corpus = Corpus.read(readers.resolve(write_table(tmp_path / "rows.csv", rows), "text"))
+    classes = read_classes(corpus, "label", "--labels label")
+    folds, why = choose_folds(corpus, classes, None)
+    assert why == ""
+    assert len(folds) == 5
+    assert sorted(text for fold in folds for text in fold.texts.texts) == sorted(sample_rows[:60])
+    assert sorted(row for fold in folds for row in fold.rows) == list(range(61))  # with the text that is repeated
+    for fold in folds:
+        assert np.bincount(fold.texts.labels).tolist() == [4, 4, 4]
+        assert {*fold.texts.texts, *fold.texts.others} == {*sample_rows[:60], sample_rows[90]}
+        assert not {*fold.texts.texts} & {*fold.texts.others}
+        assert {*corpus.take(fold.rows)} == {*fold.texts.texts}
+    assert choose_folds(corpus, classes, 0) == ([], "")
+    assert choose_folds(corpus, classes, 25)[1].endswith("fewer than two labels have 25 of the 61 texts")
+
+
+def test_a_run_that_learns_from_few_labels_is_judged_by_encoders_that_did_not_see_the_fold(
+    base, few, sample_rows, monkeypatch
+):
+    from cse.training import folds, loop
+
+    trained = []
+
+    def prepared(*arguments):
+        run = prepare(*arguments)
+        trained.append((run.folder.name, run.batches.corpus.take(run.batches.rows)))
+        return run
+
+    monkeypatch.setattr(loop, "prepare", prepared)
+    monkeypatch.setattr("cse.training.selection.MOST_LOST", 1e9)
+    result = train(learning(base, few, max_steps=2, batch_size=4, folds=3, name="run"))
+    names, texts = zip(*trained, strict=True)
+    assert names == ("run", "1", "2", "3")
+    assert {*texts[0]} == {*sample_rows[:60]}
+    left_out = [{*sample_rows[:60]} - {*each} for each in texts[1:]]
+    assert sorted(map(len, left_out)) == [20, 20, 20]
+    assert set.union(*left_out) == {*sample_rows[:60]}
+    near, by_line = result.verdict["measures"]
+    assert near["examples"] == by_line["examples"] == 60
+    assert "judged: 3 encoders trained on 2/3 of the labels; saved: one trained on all" in result.verdict["notes"]
+    assert not (result.folder / folds.FOLDS).exists()
+
+
+def test_a_stopped_run_resumes_at_its_fold_with_the_same_verdict(base, few, monkeypatch):
+    from cse.training import folds
+
+    monkeypatch.setattr("cse.training.selection.MOST_LOST", 1e9)
+    config = learning(base, few, max_steps=2, batch_size=4, folds=3)
+    whole = train(config.replace(name="whole"))
+    begun = []
+
+    class Stop(Callback):
+        def on_progress(self, text, done, total, unit):
+            if "to judge" in text and done == 1:
+                begun.append(text)
+                if len(begun) == 3:
+                    raise MemoryError("a crash")
+
+    with pytest.raises(MemoryError):
+        train(config.replace(name="cut"), Stop())
+    folder = whole.folder.with_name("cut")
+    assert sorted(path.name for path in (folder / folds.FOLDS).glob("*.json")) == ["1.json", "2.json"]
+    assert train(config.replace(name="cut"), Stop(), resume=folder).verdict == whole.verdict
+    assert len(begun) == 4
+
+
+def test_a_run_that_is_stopped_within_a_fold_resumes_there(base, few, monkeypatch):
+    monkeypatch.setattr("cse.training.selection.MOST_LOST", 1e9)
+    config = learning(base, few, max_steps=3, batch_size=4, folds=2, save_every=1)
+    whole = train(config.replace(name="whole"))
+    steps = []
+
+    class Stop(Callback):
+        def on_progress(self, text, step, total, unit):
+            steps.extend([step] if "to judge" in text else [])
+            if len(steps) == 5:  # the second one of the second fold
+                raise MemoryError("a crash")
+
+    with pytest.raises(MemoryError):
+        train(config.replace(name="cut"), Stop())
+    assert train(config.replace(name="cut"), Stop(), resume=whole.folder.with_name("cut")).verdict == whole.verdict
+    assert steps == [1, 2, 3, 1, 2, 2, 3]
+    with pytest.raises(InputError, match="--folds: 1 leaves no labels to learn from"):
+        prepare(learning(base, few, folds=1))
+
+
+def test_two_runs_are_compared_by_what_judged_them_without_rows_that_either_was_trained_on(
+    base, labelled, few, sample_rows, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cse.training.selection.MOST_LOST", 1e9)
+    config = base.replace(corpus=labelled, column="text", labels="label", output="runs", max_steps=2)
+    one, other = train(config.replace(name="one")), train(config.replace(name="other", seed=1, lr=1e-2))
+    (found,) = [json.loads(command("compare", "runs/one", "runs/other", "--json").stdout)["verdict"]]
+    for run, side in ((one, "a"), (other, "b")):
+        stored = run.verdict["measures"]
+        assert [record[side] for record in found["measures"]] == [record["b"] for record in stored]
+    held = prepare(config.replace(name="third")).judge.evaluations[0].texts.texts
+    both = write_table(tmp_path / "both.csv", [(text, "x") for text in [*held[:30], *sample_rows[500:560]]])
+    train(base.replace(corpus=both, column="text", output="runs", name="seen", max_steps=2))
+    seen = json.loads(command("compare", "runs/one", "runs/seen", "--json").stdout)["verdict"]
+    kept = seen["measures"][0]["examples"]
+    assert len(held) - 30 <= kept < len(held)
+    assert f"{len(held) - kept} examples do not judge, because runs/seen was trained on them" in " ".join(seen["notes"])
+    train(base.replace(corpus=short_of(tmp_path, sample_rows), output="runs", name="plain", max_steps=1))
+    fault = command("compare", "runs/plain", "runs/plain").exception
+    assert "nothing judged these runs" in str(fault)
+    train(learning(base, few, max_steps=2, batch_size=4, folds=3, output="runs", name="taught"))
+    data = ["--data", few, "--column", "text", "--labels", "label"]
+    assert "was trained on these labels" in str(command("compare", "runs/one", "runs/taught", *data).exception)
+
+
+def short_of(folder, rows):
+    (folder / "plain.txt").write_text("\n".join(rows[600:700]) + "\n", encoding="utf8")
+    return folder / "plain.txt"
+
+
+def test_labels_in_memory_judge_as_a_column_does(base, labelled, sample_rows):
+    rows = sample_rows[:400]
+    labels = [None if n == 3 else math.nan if n == 4 else len(text) > 110 for n, text in enumerate(rows)]
+    table = write_table(
+        labelled.with_name("same.csv"),
+        list(zip(rows, ["" if n in (3, 4) else each for n, each in enumerate(labels)], strict=True)),
+    )
+    config = base.replace(max_steps=2)
+    one = train(config.replace(name="one"), texts=rows, labels=labels)
+    other = train(config.replace(name="other", corpus=table, column="text", labels="label"))
+    assert [each["b"] for each in one.verdict["measures"]] == [each["b"] for each in other.verdict["measures"]]
+    assert one.verdict["measures"][0]["task"] == "labels of 10 nearest neighbours"
+    for arguments, message in (
+        ({"labels": labels}, "labels: must be given with texts"),
+        ({"texts": rows, "labels": labels[1:]}, "there must be one for each of the 400 texts, got 399"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train(config, **arguments)
+    with pytest.raises(InputError, match=r"pass labels=\[\.\.\.\] beside texts"):
+        train(config.replace(labels="label"), texts=rows)
+
+
+def test_a_column_of_scores_is_that_of_one_judge(base, labelled, short_corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = base.replace(output="runs", max_steps=1)
+    first = train(config.replace(corpus=labelled, column="text", labels="label", name="first"))
+    train(config.replace(corpus=labelled, column="text", labels="label", name="second", seed=1))
+    train(config.replace(corpus=short_corpus, name="third"))
+    lines = command("runs", "runs").stdout.splitlines()
+    row = {name: next(line for line in lines if name in line) for name in ("first", "second", "third")}
+    assert sum("label of 10" in line for line in lines) == 1
+    assert f"{first.verdict['measures'][0]['b']:.2f}" in row["first"]
+    for name, places in (("first", [False, True]), ("second", [False, True]), ("third", [True, False])):
+        scores = [cell.strip() for cell in row[name].split("│")[3:-2]]
+        assert [cell == "-" for cell in scores] == places

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from . import readers
+from . import readers, tables
 from .corpus import Corpus
 from .pairs import values_of
+
+# Rows that are read to see whether a column looks like labels, and the length of its longest value.
+SAMPLE_ROWS, LONGEST = 2000, 60
 
 
 @dataclass(frozen=True)
@@ -55,3 +59,19 @@ def classes_of(corpus: Corpus, column: str, labels: Iterable[str]) -> Classes:
     np.maximum.at(highest, text[given], of_values[rows[given]])
     of_rows[rows] = np.where(lowest == highest, lowest, -1)[text]
     return Classes(column, names, of_rows)
+
+
+def likely_labels(corpus: Corpus) -> dict[str, int]:
+    """Returns the other columns of a table that look like labels, with their numbers of values: 2 to 100 short values
+    in its first rows, each of which has five rows on average."""
+    found: dict[str, int] = {}
+    file = corpus.files[0]
+    path = readers.find_again(file.path)
+    names = [] if file.column is None else tables.column_names(path)
+    for name in names[:100] if len(set(names)) == len(names) else []:
+        first = islice(tables.column_values(path, name), SAMPLE_ROWS)
+        values = [value for value in map(str.strip, first) if value] if name != file.column else []
+        distinct = set(values)
+        if 2 <= len(distinct) <= min(100, len(values) // 5) and max(map(len, distinct)) <= LONGEST:
+            found[name] = len(distinct)
+    return found

@@ -1,34 +1,43 @@
 """A column of labels as what judges an encoder: the rows whose labels follow from the embeddings of other rows.
 
+The other rows are those that were not held out to be judged, or if there are none, the other folds of the judged rows.
 Rows are chosen by hashes of their texts, so that they do not depend on the seed of a run or on the order of a file.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..data import readers
+from ..data.classes import Classes, read_classes
 from ..data.corpus import Corpus
-from ..data.pairs import values_of
 from ..errors import InputError
 from ..identity import common_keys
 from .base import Encodes, Evaluation, Progress, Report, Sample, embed
 from .geometry import unit
 from .options import MOST_ROWS, LabelsOptions
+from .significance import scores_of
+from .verdict import BETTER, judge
 
 Vector = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Number of neighbours whose labels are counted, and of folds of the logistic regression.
-NEIGHBOURS, FOLDS = 10, 5
+# Number of neighbours whose labels are counted, of folds of the logistic regression, and of divisions into folds.
+NEIGHBOURS, FOLDS, SPLITS = 10, 5, 5
 # Least number of rows of a class, of groups of pairs in each half of a development set, and of held-out pairs.
 FEWEST = 10
-# The fraction of the rows that training holds out to judge by their labels.
-SHARE = 0.2
+# The fractions of the rows that training holds out to judge by their labels; a later one, if most classes need it.
+SHARES = (0.2, 0.3, 0.4, 0.5)
+# Number of texts with labels from which rows are held out if labels teach; with fewer, all teach (``CrossFitted``).
+ENOUGH = 500
+# Most other rows from which the labels of held-out rows are predicted.
+MOST_OTHERS = 5000
 
 
 @dataclass(frozen=True)
@@ -38,88 +47,233 @@ class LabelledTexts:
     column: str
     texts: list[str]
     labels: npt.NDArray[np.int64]
+    others: list[str] = field(default_factory=list)
+    """Texts from whose labels those of ``texts`` are predicted; if empty, from the other folds of ``texts``."""
+    labels_of_others: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    notes: list[str] = field(default_factory=list)
+    """Remarks on rows that do not judge."""
 
 
-def samples_of(column: str, vectors: npt.NDArray[np.floating], labels: npt.NDArray[np.int64]) -> list[Sample]:
-    """Returns the samples of a column of labels for the embeddings of its rows, ``(n, D)``; a value is 100 or 0."""
-    points = unit(vectors)
+def neighbours(
+    vectors: Vector, labels: Rows, others: tuple[Vector, Rows] | None = None, count: int = NEIGHBOURS
+) -> Vector:
+    """Returns 1 for each row ``(n, D)`` whose label is the most frequent one of its nearest others, or else of its
+    nearest other rows, else 0. Rows have unit length. Votes are weighted by 1 + cosine / 1000, which decides between
+    equal numbers of votes."""
+    points, known = others or (vectors, labels)
+    cosines = vectors @ points.T
+    if others is None:
+        np.fill_diagonal(cosines, -np.inf)
+    nearest = np.argsort(-cosines, axis=1, kind="stable")[:, : min(count, len(known) - (others is None))]
+    votes = np.zeros((len(labels), max(labels.max(), known.max()) + 1))
+    weights = 1 + np.take_along_axis(cosines, nearest, 1) / 1e3
+    np.add.at(votes, (np.arange(len(labels))[:, None], known[nearest]), weights)
+    return np.asarray(votes.argmax(1) == labels, dtype=np.float64)
+
+
+def classified(
+    fit: Callable[[Any, Rows], Any],
+    rows: Any,
+    labels: Rows,
+    others: tuple[Any, Rows] | None = None,
+    splits: int = SPLITS,
+) -> Vector:
+    """Returns 1 for each row whose label a classifier predicts, else 0. It is fitted to the others or, without them, to
+    the four other folds; then, the value is the mean over ``splits`` divisions into folds. ``fit(rows, labels)``
+    returns a function from rows to predictions."""
+    from sklearn.model_selection import StratifiedKFold
+
+    if others is not None:
+        return np.asarray(fit(*others)(rows) == labels, dtype=np.float64)
+    right = np.zeros(len(labels))
+    for split in range(splits):
+        for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=split).split(labels, labels):
+            right[test] += fit(rows[train], labels[train])(rows[test]) == labels[test]
+    return right / splits
+
+
+def logistic(rows: Any, labels: Rows) -> Callable[[Any], Any]:
+    """Fits a logistic regression, with C = 1."""
+    from sklearn.linear_model import LogisticRegression
+
+    if len(np.unique(labels)) < 2:
+        return lambda rows: labels[:1].repeat(rows.shape[0])
+    return LogisticRegression(max_iter=1000).fit(rows, labels).predict  # type: ignore[no-any-return]
+
+
+def words(texts: Any, labels: Rows) -> Callable[[Any], Any]:
+    """Fits a logistic regression to TF-IDF vectors of words and pairs of words."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
+    try:
+        predict = logistic(vectorizer.fit_transform(texts), labels)
+    except ValueError:  # no text has a word
+        return most_frequent(texts, labels)
+    return lambda texts: predict(vectorizer.transform(texts))
+
+
+def most_frequent(texts: Any, labels: Rows) -> Callable[[Any], Any]:
+    """Predicts the most frequent label for each text."""
+    label = np.bincount(labels).argmax()
+    return lambda texts: np.full(len(texts), label)
+
+
+def choose_labelled(
+    corpus: Corpus, classes: Classes, share: float = SHARES[0], most: int = MOST_ROWS
+) -> tuple[LabelledTexts | None, Rows, str]:
+    """Chooses the texts of the smallest hashes to be judged by their labels, the others of which predict these; returns
+    them, their rows, and "". A share of ``SHARES[0]`` grows until most classes have ``FEWEST`` of the chosen texts;
+    those with fewer do not judge. With fewer than two classes, returns None, no rows, and why."""
+    rows, text, first, common = distinct_texts(corpus, classes)
+    labels, apart = np.unique(classes.of_rows[first], return_inverse=True)[1], np.flatnonzero(~common)
+    total, count, frequent = len(np.unique(labels)), 0, np.zeros(0, dtype=np.int64)
+    for part in SHARES if share == SHARES[0] else (share,):
+        count = min(most, int(part * len(first)))
+        frequent = np.flatnonzero(np.bincount(labels[apart[:count]]) >= FEWEST)
+        if 2 * len(frequent) > total or count == most:
+            break
+    if len(frequent) < 2:
+        held = "" if share == 1 else " that would be held out"
+        return (
+            None,
+            rows[:0],
+            (f"--labels {classes.column}: fewer than two classes have {FEWEST} of the {count:,} rows{held}"),
+        )
+    chosen = apart[:count][np.isin(labels[apart[:count]], frequent)]
+    others = np.setdiff1d(np.arange(len(first)), chosen) if share < 1 else rows[:0]
+    notes = []
+    if len(frequent) < total:
+        notes.append(
+            f"{len(chosen):,} rows of {len(frequent):,} of the {total:,} labels judge, which have {FEWEST} or more"
+        )
+    if count < int(part * len(first)):
+        notes.append(f"at most {most:,} of the {len(first):,} rows judge, those whose texts have the smallest hashes")
+    if len(others) > MOST_OTHERS:
+        notes.append(f"labels are predicted from {MOST_OTHERS:,} of the {len(others):,} other rows")
+        others = others[:MOST_OTHERS]
+    texts, known = corpus.take(first[chosen]), corpus.take(first[others])
+    judged = LabelledTexts(classes.column, texts, labels[chosen], known, labels[others], notes)
+    return judged, rows[np.isin(text, chosen)], ""
+
+
+def samples_of(
+    column: str,
+    vectors: npt.NDArray[np.floating],
+    labels: Rows,
+    others: tuple[npt.NDArray[np.floating], Rows] | None = None,
+) -> list[Sample]:
+    """Returns the samples of a column of labels for the embeddings of its rows, ``(n, D)``, which are predicted from
+    those of the others ``(m, D)`` or, without them, from each other; a value is 100 or 0, or a mean over folds."""
+    points, known = unit(vectors), None if others is None else (unit(others[0]), others[1])
     found = {
-        f"{column} of {NEIGHBOURS} nearest neighbours": neighbours(points, labels),
-        f"{column} by logistic regression": linear(points, labels),
+        f"{column} of {NEIGHBOURS} nearest neighbours": neighbours(points, labels, known),
+        f"{column} by logistic regression": classified(logistic, points, labels, known),
     }
     return [Sample(name, 100 * values, unit="rows") for name, values in found.items()]
 
 
-def is_frequent(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Returns for each row whether at least ``FEWEST`` rows have its label, ``(n,)``."""
-    return np.bincount(labels)[labels] >= FEWEST
+@dataclass(frozen=True)
+class Fold:
+    """A part of the rows with labels: its texts and the others, and its rows of the corpus."""
+
+    texts: LabelledTexts
+    rows: Rows
 
 
-def neighbours(vectors: Vector, labels: npt.NDArray[np.int64], count: int = NEIGHBOURS) -> Vector:
-    """Returns 1 for each row ``(n, D)`` whose label is the most frequent one of its nearest other rows, else 0. Rows
-    have unit length. Votes are weighted by 1 + cosine / 1000, which decides between equal numbers of votes."""
-    cosines = vectors @ vectors.T
-    np.fill_diagonal(cosines, -np.inf)
-    nearest = np.argsort(-cosines, axis=1, kind="stable")[:, : min(count, len(labels) - 1)]
-    votes = np.zeros((len(labels), labels.max() + 1))
-    weights = 1 + np.take_along_axis(cosines, nearest, 1) / 1e3
-    np.add.at(votes, (np.arange(len(labels))[:, None], labels[nearest]), weights)
-    return np.asarray(votes.argmax(1) == labels, dtype=np.float64)
-
-
-def linear(vectors: Vector, labels: npt.NDArray[np.int64]) -> Vector:
-    """Returns 1 for each row whose label a logistic regression predicts, trained on the four other folds, else 0."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
-
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
-    predicted = cross_val_predict(LogisticRegression(max_iter=1000), vectors, labels, cv=folds)
-    return np.asarray(predicted == labels, dtype=np.float64)
-
-
-def choose_labelled(
-    corpus: Corpus, column: str, share: float = SHARE, most: int = MOST_ROWS
-) -> tuple[LabelledTexts | None, Rows, str]:
-    """Chooses the texts of the smallest hashes to be judged by their labels; returns them, their rows with and without
-    labels, and "". Texts are compared by their row keys (``cse.identity``). Left out are rows with a blank text or
-    label, texts that occur with different labels, common texts, and classes with fewer than ``FEWEST`` of the chosen
-    texts. With fewer than two classes, returns None, no rows, and why."""
-    flag = f"--labels {column}"
-    if others := [file.path for file in corpus.files if file.column is None]:
-        raise InputError(
-            f"{flag}: {others[0]} is not a table with such a column; name a table, and --column of its text"
-        )
-    paths = [readers.find_again(file.path) for file in corpus.files]
-    names = [name.strip() for name in values_of(paths, flag, column)]
-    number = {name: place for place, name in enumerate(sorted(set(names)))}
-    labels = np.array([number[name] for name in names], dtype=np.int64)
+def distinct_texts(corpus: Corpus, classes: Classes) -> tuple[Rows, Rows, Rows, npt.NDArray[np.bool_]]:
+    """Returns the n rows with a label; ``(n,)`` the position of the text of each among the m texts, which are those of
+    different row keys (``cse.identity``), by the smallest hashes of their rows; ``(m,)`` the first row of each text;
+    and ``(m,)`` whether it is common."""
     filled, keys, hashes = corpus.word_counts() > 0, corpus.row_keys(), corpus.hashes()
-    rows = np.flatnonzero(filled & (labels != number.get("", -1)))
+    rows = np.flatnonzero(classes.of_rows >= 0)
     rows = rows[np.lexsort((hashes[rows], keys[rows]))]  # the rows of a text one after the other
     texts, first, text = np.unique(keys[rows], return_index=True, return_inverse=True)
-    lowest, highest = np.full(len(texts), len(number)), np.full(len(texts), -1)
-    np.minimum.at(lowest, text, labels[rows])
-    np.maximum.at(highest, text, labels[rows])
-    common = common_keys(keys[filled], int(filled.sum()))
-    chosen = np.flatnonzero((lowest == highest) & ~np.isin(texts, common))
-    chosen = chosen[np.argsort(hashes[rows[first[chosen]]], kind="stable")][: min(most, int(share * len(texts)))]
-    count, chosen = len(chosen), chosen[is_frequent(lowest[chosen])]
-    found, classes = np.unique(lowest[chosen], return_inverse=True)
-    if len(found) < 2:
-        why = f"fewer than two classes have {FEWEST} of the {count:,} rows that would be held out"
-        return None, rows[:0], f"{flag}: {why}"
-    judged = LabelledTexts(column, corpus.take(rows[first[chosen]]), classes.astype(np.int64))
-    return judged, np.flatnonzero(filled & np.isin(keys, texts[chosen])), ""
+    order = np.argsort(hashes[rows[first]], kind="stable")
+    common = np.isin(texts, common_keys(keys[filled], int(filled.sum())))
+    return rows, np.argsort(order)[text], rows[first[order]], common[order]
+
+
+def choose_folds(corpus: Corpus, classes: Classes, count: int | None) -> tuple[list[Fold], str]:
+    """Divides the distinct texts with labels into ``count`` folds (None: ``FOLDS`` with fewer than ``ENOUGH`` texts,
+    else none), of which each has equally many of each label; labels of fewer than ``FEWEST`` texts do not judge. With
+    fewer than two other labels, returns no folds, and why."""
+    rows, text, first, common = distinct_texts(corpus, classes)
+    labels = classes.of_rows[first]
+    if count is None:
+        count = FOLDS if len(first) < ENOUGH else 0
+    if count == 0:
+        return [], ""
+    if count == 1:
+        raise InputError("--folds: 1 leaves no labels to learn from; give 0, or at least 2")
+    least, counts = max(FEWEST, count), np.bincount(labels[~common], minlength=len(classes.names))
+    if (counts >= least).sum() < 2:
+        return [], f"--labels {classes.column}: fewer than two labels have {least} of the {len(first):,} texts"
+    judges = (counts[labels] >= least) & ~common
+    dealt = np.full(len(labels), -1)
+    order = np.flatnonzero(judges)[np.argsort(labels[judges], kind="stable")]
+    dealt[order] = np.arange(len(order)) % count
+    texts = np.array(corpus.take(first), dtype=object)
+    notes = [f"{judges.sum():,} texts of {(counts >= least).sum():,} labels judge, which have {least} or more"]
+    folds = []
+    for fold in range(count):
+        own, others = dealt == fold, dealt != fold
+        sides = (list(texts[own]), labels[own], list(texts[others]), labels[others])
+        judged = LabelledTexts(classes.column, *sides, [] if judges.all() else notes)
+        folds.append(Fold(judged, rows[dealt[text] == fold]))
+    return folds, ""
+
+
+class CrossFitted(Evaluation):
+    """Labels of the texts of each fold, predicted from those of the other folds; for the encoders of a run, by the
+    encoder that was trained without the fold."""
+
+    def __init__(self, options: Any, data: list[Fold]) -> None:
+        super().__init__(options, data)
+        self.folds, self.rows = [Labels(options, fold.texts) for fold in data], [fold.rows for fold in data]
+
+    def work(self) -> int:
+        return sum(fold.work() for fold in self.folds)
+
+    def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
+        return self.joined([fold(encoder, progress).samples for fold in self.folds])
+
+    def joined(self, samples: list[list[Sample]]) -> Report:
+        """Returns the report of the samples of the folds, in their order."""
+        joined = [together(each) for each in zip(*samples, strict=True)]
+        beside = [together(each) for each in zip(*(fold.beside for fold in self.folds), strict=True)]
+        count = len(self.folds)
+        how = f"judged: {count} encoders trained on {count - 1}/{count} of the labels; saved: one trained on all"
+        return report_of(joined, beside, [how, *self.folds[0].texts.notes])
+
+    def describe(self) -> str:
+        """Returns how the labels judge, and what they can show."""
+        count, texts = len(self.folds), self.folds[0].texts
+        labels = np.concatenate([fold.texts.labels for fold in self.folds])
+        shows = what_shows(labels)
+        how = f"{count} further encoders are trained after this one, each without 1/{count} of the labels, to judge it"
+        return "; ".join([f"{len(labels):,} rows judge, and all teach: {how}; {shows}", *texts.notes])
+
+
+def together(samples: Sequence[Sample]) -> Sample:
+    """Returns a sample with the examples of several samples of the same task."""
+    return replace(samples[0], values=np.concatenate([sample.values for sample in samples]))
+
+
+def report_of(samples: list[Sample], beside: list[Sample], notes: list[str]) -> Report:
+    scores = scores_of([*samples, *beside]).items()
+    rows = [{"task": name, "rows": len(samples[0].values), "accuracy": score} for name, score in scores]
+    return Report(rows, notes=notes, samples=samples, beside=beside)
 
 
 class Labels(Evaluation):
     """Accuracy of the labels of nearest neighbours, and of a logistic regression, on the distinct rows of a table, or
-    on ``LabelledTexts`` in memory."""
+    on ``LabelledTexts`` in memory; beside them, that of the most frequent label and of TF-IDF."""
 
     Options = LabelsOptions
     summary = (
         "accuracy of a column of labels on --data TABLE, by 10 nearest neighbours (leave-one-out) and by logistic "
-        "regression (five folds)"
+        "regression (mean over five divisions into five folds)"
     )
 
     def __init__(self, options: Any, data: str | LabelledTexts | None) -> None:
@@ -133,18 +287,62 @@ class Labels(Evaluation):
                 "labels.labels=NAME"
             )
         corpus = Corpus.read(readers.resolve(data, options.column))
-        texts, _, why = choose_labelled(corpus, options.labels, options.share, options.rows)
+        classes = read_classes(corpus, options.labels, f"--labels {options.labels}")
+        texts, _, why = choose_labelled(corpus, classes, options.share, options.rows)
         if texts is None:
             raise InputError(why)
         self.texts = texts
 
     def work(self) -> int:
-        return len(self.texts.texts)
+        return len(self.texts.texts) + len(self.texts.others)
 
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
-        (vectors,) = embed(encoder, [self.texts.texts], progress)
-        samples = samples_of(self.texts.column, vectors, self.texts.labels)
-        rows = [
-            {"task": item.task, "rows": len(item.values), "accuracy": float(item.values.mean())} for item in samples
-        ]
-        return Report(rows, samples=samples)
+        vectors, known = embed(encoder, [self.texts.texts, self.texts.others], progress)
+        others = (known, self.texts.labels_of_others) if self.texts.others else None
+        samples = samples_of(self.texts.column, vectors, self.texts.labels, others)
+        return report_of(samples, self.beside, self.texts.notes)
+
+    @cached_property
+    def beside(self) -> list[Sample]:
+        """The samples of what needs no encoder."""
+        texts, known = (np.array(each, dtype=object) for each in (self.texts.texts, self.texts.others))
+        others = (known, self.texts.labels_of_others) if self.texts.others else None
+        kinds = {"most frequent label": most_frequent, "TF-IDF and logistic regression": words}
+        # One division into folds, since a classifier of 100 labels takes seconds for each fold.
+        values = {name: 100 * classified(fit, texts, self.texts.labels, others, 1) for name, fit in kinds.items()}
+        return [Sample(f"{self.texts.column} by {name}", each, unit="rows") for name, each in values.items()]
+
+    def describe(self) -> str:
+        """Returns what these labels can show, and remarks on rows that do not judge."""
+        texts = self.texts
+        return "; ".join([f"{len(texts.texts):,} rows judge: {what_shows(texts.labels)}", *texts.notes])
+
+
+def what_shows(labels: Rows) -> str:
+    """Returns what the verdict can show by these labels."""
+    smallest = visible(labels)
+    shows = "no difference will show" if smallest is None else f"a difference below {smallest:.1f} will not show"
+    return f"if one in ten of them changes, {shows}"
+
+
+def visible(labels: Rows) -> float | None:
+    """Returns the smallest difference in points that the verdict shows if one row in ten changes; None: none."""
+    n = len(labels)
+    changed = np.random.default_rng(0).permutation(n)[: max(1, n // 10)]
+
+    def difference(up: int) -> float | None:
+        before, after = np.full(n, 100.0), np.full(n, 100.0)
+        before[changed[:up]], after[changed[up:]] = 0, 0
+        first, second = ([Sample("labels", each, unit="rows")] for each in (before, after))
+        found = judge(first, second)
+        return found.measures[0]["mean"] if found.word == BETTER else None
+
+    low, high = (len(changed) - 1) // 2, len(changed)  # the number of rows that rise; ``low`` does not show
+    best = difference(high)
+    while best is not None and high - low > 1:
+        middle = (low + high) // 2
+        if (shown := difference(middle)) is None:
+            low = middle
+        else:
+            high, best = middle, shown
+    return best

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from os import PathLike, fspath
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..registry import parse_setting
 from . import EVALUATIONS
 from .base import Adapted, Encodes, Evaluation, Report, counted
 from .ranking import BM25, RUN, ByWords, FromRun, Searched, System, as_system, check_systems
-from .significance import adjust
+from .significance import adjust, scores_of
 from .significance import compare as compare_reports
 
 Model = str | PathLike[str] | Encodes | System
@@ -70,6 +70,11 @@ class Comparison:
       interval because a score is NaN;
     - ``verdict``: ``better``, ``worse`` or ``no difference seen`` at the level 0.05; "" if there is no p-value.
     """
+
+    notes: list[str] = field(default_factory=list)
+    """Remarks on what was evaluated."""
+    beside: dict[str, float] = field(default_factory=dict)
+    """Scores that need no encoder, by name, in the suite ``labels``."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the comparison as a dict that can be serialised to JSON."""
@@ -188,7 +193,10 @@ def compare_models(
             records += compare_reports(first, second, seeds)
         adjust(records)
         a, b = (",".join(result.model for result in side) for side in (before, after))
-        comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], records))
+        reports = before[0].reports.values()
+        notes = [note for report in reports for note in report.notes]
+        beside = scores_of([sample for report in reports for sample in report.beside])
+        comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], records, notes, beside))
     return comparisons
 
 

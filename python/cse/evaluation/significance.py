@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..identity import row_keys
-from .base import Report
+from .base import Report, Sample
 
 RESAMPLES = 2000
 FEW = 20
@@ -70,6 +70,11 @@ def score_of(values: Vector, gold: Vector | None) -> float:
     if not np.ptp(values) >= 1e-9 or not np.ptp(gold) > 0:  # as in ``sts.score_vectors``
         return math.nan
     return 100 * float(np.corrcoef(rankdata(values), rankdata(gold))[0, 1])
+
+
+def scores_of(samples: Sequence[Sample]) -> dict[str, float]:
+    """Returns the score of each sample by its task."""
+    return {sample.task: score_of(sample.values, sample.gold) for sample in samples}
 
 
 def resampled_difference(

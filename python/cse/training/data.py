@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ..background import ProgressCallback
 from ..context import Context
 from ..data import readers, tables
-from ..data.classes import read_classes
+from ..data.classes import classes_of, likely_labels, read_classes
 from ..data.corpus import IN_MEMORY, Corpus, Split, hold_out
 from ..data.pairs import LabelledPairs, open_pairs
 from ..encoder.resolve import check_local
@@ -31,7 +31,7 @@ from .settings import declared
 
 if TYPE_CHECKING:
     from ..evaluation.base import Evaluation
-    from ..evaluation.labels import LabelledTexts
+    from ..evaluation.labels import Fold, LabelledTexts
     from .settings.given import TrainConfig
 
 FOLDER = "tfidf"
@@ -50,6 +50,8 @@ class TrainingData:
     reading: dict[str, Any]  # options with which the files were read
     judged: LabelledTexts | None = None  # texts that judge the encoder by their labels; ``split`` leaves them out
     unjudged: str = ""  # why none do, although a column of labels was named
+    likely: dict[str, int] = field(default_factory=dict)  # columns that look like labels, if none was named
+    folds: list[Fold] = field(default_factory=list)  # of the rows with labels, if all of these teach
 
     @property
     def columns(self) -> list[Corpus]:
@@ -61,7 +63,7 @@ class TrainingData:
         corpus, split = self.corpus, self.split
         counts = {
             "held out to judge by their labels": 0 if self.judged is None else len(self.judged.texts),
-            "held out": len(split.held_out),
+            "held out to check for collapse": len(split.held_out),
             "left out because they share a text with held-out rows": split.joined,
             "blank": split.blank,
             "with invalid UTF-8 replaced": corpus.repaired,
@@ -73,16 +75,22 @@ class TrainingData:
             texts = f"{count:,} texts, each" if count > 1 else "1 text"
             parts.append(f"{texts} in more than 1 % of the rows, by which no rows are joined")
         text = ", ".join(filter(None, [*parts, readers.repeated(corpus.files)]))
-        return {"corpus": text} | ({} if self.labelled is None else {"columns": self.labelled.describe()})
+        facts = {"corpus": text} | ({} if self.labelled is None else {"columns": self.labelled.describe()})
+        if self.likely:
+            named = ", ".join(f"{name} ({count} values)" for name, count in self.likely.items())
+            facts["labels"] = f"none named; {named} may be a column of labels: --labels COLUMN judges the run by it"
+        return facts
 
     def evaluations(self) -> list[Evaluation]:
         """Returns what judges the encoder at the end: the texts with labels, or the held-out pairs."""
         from ..evaluation.geometry import PairSearch
-        from ..evaluation.labels import FEWEST, Labels
+        from ..evaluation.labels import FEWEST, CrossFitted, Labels
         from ..evaluation.options import LabelsOptions
 
         if self.judged is not None:
             return [Labels(LabelsOptions(), self.judged)]
+        if self.folds:
+            return [CrossFitted(LabelsOptions(), self.folds)]
         if self.labelled is None or len(self.split.held_out) < FEWEST:
             return []
         rows, keys = self.split.held_out, [corpus.row_keys() for corpus in self.labelled.corpora]
@@ -165,14 +173,15 @@ def open_data(
     progress: ProgressCallback,
     texts: Sequence[str] | None,
     keep_duplicates: bool,
+    labels: Sequence[str] | None = None,
     learn: bool = False,
     left_out: npt.NDArray[np.int64] | None = None,
 ) -> TrainingData:
     """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs`` and ``rows`` of ``context``.
 
-    Unless ``keep_duplicates`` is True, hard negatives that are texts of held-out rows are not used. With ``learn``,
-    ``classes`` is also set. ``left_out`` are rows of a corpus that are not trained on, instead of those that judge by
-    their labels.
+    Unless ``keep_duplicates`` is True, hard negatives that are texts of held-out rows are not used. ``labels`` are
+    those of ``texts``, "" for none. With ``learn``, ``classes`` is also set. ``left_out`` are rows of a corpus that are
+    not trained on, instead of those that judge by their labels.
     """
     reading: dict[str, Any] = {
         "encoding_errors": settings.encoding_errors,
@@ -181,6 +190,7 @@ def open_data(
         "cache": settings.cache,
     }
     labelled, rows, judged, unjudged = None, None, None, ""
+    folds: list[Fold] = []
     if settings.pairs:
         labelled = open_pairs(
             settings.pairs, settings.columns, settings.where, settings.min_score, progress=progress, **reading
@@ -191,14 +201,26 @@ def open_data(
         sentences = open_corpus(settings.corpus, settings.column, index, progress, texts, **reading)
     count = 0 if labelled is None else labelled.left_out  # by --where or --min-score
     if evaluation.labels is not None:
-        from ..evaluation.labels import choose_labelled
+        from ..evaluation.labels import choose_folds, choose_labelled
 
+        if texts is not None and labels is None:
+            raise InputError(
+                f"labels: those of --labels {evaluation.labels} are missing; pass labels=[...] beside texts"
+            )
+        flag = f"--labels {evaluation.labels}"
+        if labels is None:
+            classes = read_classes(sentences, evaluation.labels, flag)
+        else:
+            classes = classes_of(sentences, evaluation.labels, labels)
         chosen = left_out
+        if chosen is None and learn:
+            folds, unjudged = choose_folds(sentences, classes, evaluation.folds)
+            chosen = sentences.filled()[:0] if folds or unjudged else None
         if chosen is None:
-            judged, chosen, unjudged = choose_labelled(sentences, evaluation.labels)
+            judged, chosen, unjudged = choose_labelled(sentences, classes)
         rows, count = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
         if learn:
-            context.classes = read_classes(sentences, evaluation.labels, f"--labels {evaluation.labels}").only(rows)
+            context.classes = classes.only(rows)
     others = [] if labelled is None else [labelled.positives]
     teaching = None if context.classes is None else context.classes.of_rows >= 0
     split = hold_out(sentences, output.seed, not evaluation.dev, rows, others, teaching)
@@ -206,7 +228,8 @@ def open_data(
         labelled = labelled.without(split)
     split = replace(split, blank=split.blank - count)
     context.corpus, context.pairs, context.rows = sentences, labelled, split.train
-    return TrainingData(sentences, labelled, split, reading, judged, unjudged)
+    likely = likely_labels(sentences) if evaluation.labels is None and labelled is None else {}
+    return TrainingData(sentences, labelled, split, reading, judged, unjudged, likely, folds)
 
 
 def open_corpus(

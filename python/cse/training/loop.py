@@ -15,14 +15,19 @@ import numpy.typing as npt
 
 from ..data.corpus import IN_MEMORY
 from ..encoder.device import generator_states, recorder_of, restore_generators
-from ..errors import InputError, Interrupted, RunError, check_texts, for_python, sentence
-from ..io import dumps, write_text
+from ..encoder.encoder import Encoder
+from ..errors import InputError, Interrupted, RunError, check_labels, check_texts, for_python, sentence
+from ..evaluation.base import Encodes, Sample
+from ..evaluation.labels import CrossFitted
+from ..io import dumps, remove_folder, write_text
+from . import folds
 from .batches.prepared import Batch, Prefetcher
 from .callbacks import Callback, Callbacks
 from .data import check_same, check_source
 from .folder import outputs
-from .folder.find import find_checkpoint
+from .folder.find import find_checkpoint, list_checkpoints
 from .folder.stored import resumed_config as resumed_config
+from .judging import samples_of
 from .loggers import LOGGERS
 from .run import Run
 from .run import RunResult as RunResult
@@ -45,6 +50,7 @@ def train(
     *,
     resume: str | Path | None = None,
     texts: Iterable[str] | None = None,
+    labels: Iterable[Any] | None = None,
 ) -> RunResult:
     """Trains an encoder and saves it in a new folder under ``config.output``.
 
@@ -62,6 +68,8 @@ def train(
             threads, the resumed run is bit-identical to an uninterrupted one.
         texts: Sentences in memory to train on, instead of ``config.corpus``. Line breaks become spaces. The
             sentences are not saved; pass the same ones to resume the run.
+        labels: The label of each text, of any type; None, NaN or "": none. They judge the run, as a column
+            ``config.labels`` of a table does; the name of that column (default: ``labels``) is theirs.
 
     Raises:
         InputError: Before training, for an invalid configuration or invalid data.
@@ -81,33 +89,74 @@ def train(
         if config.pairs or config.column is not None or config.corpus not in ((), (IN_MEMORY,)):
             raise InputError("texts: cannot be combined with corpus, column or pairs; leave out texts, or the others")
         rows, config = check_texts(texts), config.replace(corpus=(IN_MEMORY,))
+    known = None
+    if labels is not None:
+        if rows is None:
+            raise InputError(
+                "labels: must be given with texts; for a table, name its column with TrainConfig(labels=...)"
+            )
+        known, config = check_labels(labels, len(rows)), config.replace(labels=config.labels or "labels")
     check_source(config.corpus, config.pairs, config.tfidf)
     names = dict.fromkeys(["jsonl", *config.loggers])
     watching = [*(LOGGERS.get(name, "--logger")() for name in names), callback or Callback()]
     with (
         connected(config.device) as world,
         closing(Callbacks(watching) if world.is_main else Callback()) as shown,
-        ExitStack() as lock,
     ):
+        return trained(config, world, shown, None if resume is None else Path(resume), rows, known)
+
+
+def trained(
+    config: TrainConfig,
+    world: World,
+    shown: Callback,
+    resume: Path | None,
+    texts: Sequence[str] | None,
+    labels: Sequence[str] | None,
+    left_out: npt.NDArray[np.int64] | None = None,
+) -> RunResult:
+    """Begins or resumes a run; see ``train``. For ``left_out`` see ``data.open_data``."""
+
+    def fold(folder: Path, rows: npt.NDArray[np.int64], quiet: Callback) -> Encodes:
+        begun = folder if list_checkpoints(folder) else None
+        changes: dict[str, Any] = {
+            "output": str(folder.parent),
+            "name": folder.name,
+            "judged_queries": None,
+            "data": None,
+        }
+        own = resumed_config(folder) if begun else config.replace(**changes)
+        with closing(Callbacks([LOGGERS.get("jsonl")(), quiet])) as watching:
+            trained(own, World(), watching, begun, texts, labels, rows)
+        return Encoder(folder / "best", device=config.device)
+
+    with ExitStack() as lock:
         if resume is None:
-            run = prepare(config, world, progress=shown.on_progress, texts=rows)
-            return Trainer(run, world, shown).run()
-        checkpoint = lock.enter_context(outputs.opened(Path(resume), world))
-        run = prepare(config, world, checkpoint.run, shown.on_progress, rows)
+            run = prepare(config, world, None, shown.on_progress, texts, labels, left_out)
+            return Trainer(run, world, shown, fold=fold).run()
+        checkpoint = lock.enter_context(outputs.opened(resume, world))
+        run = prepare(config, world, checkpoint.run, shown.on_progress, texts, labels, left_out)
         if len(run.batches) < checkpoint.step:
             raise InputError(
                 f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps already done; raise it"
             )
         check_same(checkpoint.state["data"], run.data, f"--resume {resume}")
         outputs.load_state(checkpoint, run, world.rank)
-        return Trainer(run, world, shown, checkpoint).run()
+        return Trainer(run, world, shown, checkpoint, fold).run()
 
 
 class Trainer:
     """The training loop of a run from ``prepare``, whose state comes from ``resumed``, if it is resumed."""
 
-    def __init__(self, run: Run, world: World, callback: Callback, resumed: outputs.Checkpoint | None = None) -> None:
-        self.prepared, self.world, self.callback, self.resumed = run, world, callback, resumed
+    def __init__(
+        self,
+        run: Run,
+        world: World,
+        callback: Callback,
+        resumed: outputs.Checkpoint | None = None,
+        fold: folds.Train | None = None,
+    ) -> None:
+        self.prepared, self.world, self.callback, self.resumed, self.fold = run, world, callback, resumed, fold
         self.state, self.settings, self.steps = run.state, run.settings, len(run.batches)
         optimisation, output = run.settings.optimisation, run.settings.output
         self.buffer = MetricBuffer()
@@ -268,7 +317,7 @@ class Trainer:
             if keep:
                 outputs.save(run, "best")
                 if state.step == 0 and run.judge.evaluations:
-                    run.judge.before = run.judge.samples(outputs.load_best(run))
+                    run.judge.before = samples_of(run.judge.reports(outputs.load_best(run)))
         return time.perf_counter() - began
 
     def out_of_patience(self) -> bool:
@@ -309,6 +358,11 @@ class Trainer:
             self.saved = self.state.step
             self.callback.on_warning(str(error))
 
+    def by_fold(self, crossed: CrossFitted) -> list[list[Sample]]:
+        """Returns the samples of each fold of the rows with labels, for encoders that are trained without it."""
+        assert self.fold is not None
+        return folds.judged_by_fold(crossed, self.prepared.folder, self.fold, self.callback)
+
     def result(self) -> RunResult:
         """Returns the result, and writes it to result.json."""
         run, state, selector = self.prepared, self.state, self.state.selector
@@ -318,7 +372,7 @@ class Trainer:
         if run.evaluation.tasks or (run.judge.evaluations and selector.best_step > 0):
             self.callback.on_status("evaluating best/")
             best = outputs.load_best(run)
-        verdict = run.judge.verdict(selector, best)
+        verdict = run.judge.verdict(selector, best, self.by_fold)
         outputs.save_card(run, verdict)
         sts = run.evaluation.scores(best, self.callback.on_warning) if best else {}
         result = RunResult(
@@ -336,5 +390,7 @@ class Trainer:
             sts=sts,
         )
         write_text(run.folder / "result.json", dumps(result.to_dict(), indent=2) + "\n")
+        if (run.folder / folds.FOLDS).is_dir():
+            remove_folder(run.folder / folds.FOLDS)
         self.callback.on_train_end(result)
         return result

@@ -22,6 +22,7 @@ from ..encoder.device import describe_device, pick_device, pick_precision, set_t
 from ..encoder.resolve import Source, find_model
 from ..encoder.trained import SentenceEncoder, check_mask, load_encoder
 from ..errors import InputError
+from ..evaluation.labels import CrossFitted, Labels
 from ..hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.base import BatchTerm, LossTerm
@@ -62,13 +63,14 @@ def prepare(
     folder: Path | None = None,
     progress: ProgressCallback = lambda *_: None,
     texts: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
     left_out: npt.NDArray[np.int64] | None = None,
 ) -> Run:
     """Builds the parts of a run in order: data, encoder, batches, objective, optimiser, evaluation and folder.
 
     ``world`` are the ranks (default: one), ``folder`` is that of the run if it is resumed, ``progress`` is called while
-    a large corpus is read, and ``texts`` are sentences in memory that are used instead of a corpus. For ``left_out``
-    see ``open_data``.
+    a large corpus is read, and ``texts`` are sentences in memory that are used instead of a corpus, with their
+    ``labels``, "" for none. For ``left_out`` see ``open_data``.
     """
     world, find = world or World(), cache(find_model)
     if folder is None and given.name is not None:
@@ -91,7 +93,7 @@ def prepare(
     evaluated = open_evaluation(settings.evaluation, whole=published)
     learn, keeps = settings.methods.learn, settings.methods.keep_duplicates
     groups = (settings.data, settings.evaluation, settings.output)
-    opened = open_data(*groups, context, progress, texts, keeps, learn, left_out)
+    opened = open_data(*groups, context, progress, texts, keeps, labels, learn, left_out)
     has_negatives = opened.labelled is None or bool(opened.labelled.hard_negatives)
     if settings.contrastive.hard_negative_weight != 1 and not has_negatives:
         raise InputError(
@@ -119,6 +121,8 @@ def prepare(
         saturation=SaturationCheck(settings.methods.positive, settings.loss.temperature),
         steps=len(rows),
     )
+    judge = Judge.of(evaluated, opened)
+    labelled = [each for each in judge.evaluations if isinstance(each, (Labels, CrossFitted))]
     started.selector.teaching = learn
     examples = make_examples(rows, methods, settings.methods.positive, seed)
     text, warnings = examine(rows, negatives, tokenizer, length, built.encoder.max_seq_length, model.model)
@@ -144,6 +148,7 @@ def prepare(
         "positive": f"{name}{f' ({options})' if options else ''}",
         "negatives": "; ".join(["in the batch", *synthetic]),
         **opened.describe(),
+        **({"labels": labelled[0].describe()} if labelled else {}),
         **index.facts,
         "steps": describe_steps(optimisation, rows, device),
         **({"prompt": rows.prompts.describe()} if rows.prompts.anchor or rows.prompts.document else {}),
@@ -163,7 +168,7 @@ def prepare(
         reason=reason,
         tokens=ids,
         evaluation=evaluated,
-        judge=Judge.of(evaluated, opened),
+        judge=judge,
         facts=facts,
         card={"model": model.model, "seed": seed, **public},
         examples=examples,

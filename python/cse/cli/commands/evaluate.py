@@ -249,11 +249,15 @@ def compare_command(
     rankings for each query, in random order. Fill in the last column (1 relevant, 0 not), and repeat the command with
     --judged POOL.csv for the verdict. With both options, --pool writes the judgements that are known.
 
-    With --labels, the rows of the table --data, at most 2,000 with distinct texts, are compared by a column of labels,
-    as at the end of cse train --labels. Name rows that the models were not trained on; --set labels.share=0.2 takes
-    those that cse train held out.
+    With --labels, the rows of the table --data, at most 2,000 with distinct texts, are compared by a column of labels;
+    each is predicted from the others. Name rows that the models were not trained on; --set labels.share=0.2 takes those
+    that cse train held out.
+
+    Two folders of runs alone, cse compare RUN1 RUN2, are compared by what judged RUN1, or else RUN2, without the rows
+    that either was trained on.
     """
     from ...evaluation.run import option_tables
+    from ...training.folder.find import run_of
 
     printing.check_output()
     if pool is not None or judged is not None:
@@ -268,8 +272,14 @@ def compare_command(
         raise InputError("--queries has no effect without --pool or --judged; add one of them, or omit --queries")
     if column is not None and labels is None:
         raise InputError("--column has no effect without --labels or --queries; add one of them, or omit --column")
+    runs = [run for model in models if (run := run_of(model))]
+    if data is None and labels is None and len(models) == len(runs) == 2:
+        compare_by_runs(runs, ranked, encoder, as_json, markdown)
+        return
     if data is None:
-        raise InputError("cse compare needs data; name them with --data PATH, or judge texts yourself with --pool")
+        raise InputError(
+            "cse compare needs data; name them with --data PATH, judge texts yourself with --pool, or compare two runs"
+        )
     about: dict[str, Any] = {"seeds": seeds, "allow_partial": allow_partial, **encoder.arguments}
     tables = option_tables(encoder.settings(settings))
     about["options"] = tables
@@ -318,9 +328,21 @@ def compare_by_labels(
 ) -> None:
     """Compares models by a column of labels, and prints a verdict for each pair."""
     from ...evaluation import verdict
+    from ...evaluation.labels import Labels
+    from ...evaluation.run import open_suites
+    from ...training.comparing import check_apart
+    from ...training.folder.find import run_of
 
+    (suite,) = open_suites("labels", data, about["options"]).values()
+    runs = dict.fromkeys(run_of(str(system.model)) for side in sides for system in side)
+    notes = [check_apart(run, suite, data) for run in runs if run and isinstance(suite, Labels)]
     results = compared(sides, ["labels"], data, about)
-    words = [verdict.conclude(each.tasks, ["rows"] * len(each.tasks)).to_dict() for each in results]
+    words = [
+        verdict.conclude(
+            each.tasks, ["rows"] * len(each.tasks), [*filter(None, notes), *each.notes], each.beside
+        ).to_dict()
+        for each in results
+    ]
     found = list(zip(names[1:], results, words, strict=True))
     if as_json:
         records = [{"a": names[0], "b": name, "tasks": each.tasks, "verdict": word} for name, each, word in found]
@@ -330,6 +352,21 @@ def compare_by_labels(
         lines = ["", verdict.markdown(word)] if markdown else verdict.lines(word)
         printing.echo("\n".join([f"{name} against {names[0]}:", *lines]))
     print_what_compares(about, results)
+
+
+def compare_by_runs(models: Sequence[str], ranked: Ranking, encoder: Evaluated, as_json: bool, markdown: bool) -> None:
+    """Compares two runs by what judged one of them, and prints the verdict."""
+    from ...evaluation import verdict
+    from ...evaluation.run import opened
+    from ...training.comparing import compare_runs
+
+    names, sides = systems_of(models, ranked)
+    systems = dict(zip(models, (system for (system,) in sides), strict=True))
+    word = compare_runs(models[0], models[1], lambda name: opened(systems[name], **encoder.arguments)).to_dict()
+    lines = ["", verdict.markdown(word)] if markdown else verdict.lines(word)
+    printing.result(
+        {"a": names[0], "b": names[1], "verdict": word}, as_json, [f"{names[1]} against {names[0]}:", *lines]
+    )
 
 
 def compared(

@@ -337,6 +337,18 @@ class Evaluation:
         ),
     ] = None
     """A fifth of the distinct texts, at most 2,000, are held out; see ``cse.evaluation.labels.choose_labelled``."""
+    folds: Annotated[
+        int | None,
+        Ge(0),
+        Opt(
+            "With --learn: as many further encoders are trained, each without a part of the labels, to judge by them; "
+            "0: rows are held out instead.",
+            "N",
+            "5 with fewer than 500 labels, else 0",
+            needs="learn",
+        ),
+    ] = None
+    """See ``cse.training.folds``."""
     judged_queries: Annotated[
         str | None,
         Opt(
