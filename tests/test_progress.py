@@ -2,7 +2,9 @@
 
 import os
 import sys
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -63,3 +65,22 @@ def test_an_interrupt_ends_a_call_into_the_core(tmp_path):
     os.close(writer)
     assert len(seen) == 1
     assert time.monotonic() - started < 10
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_an_interrupt_while_the_thread_is_started_stops_the_call(monkeypatch, started):
+    start, ended, cancelled = threading.Thread.start, [], threading.Event()
+
+    def interrupted(thread):
+        if started:
+            start(thread)
+        raise KeyboardInterrupt
+
+    def work(progress):
+        ended.append(cancelled.wait(10))
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    monkeypatch.setattr("cse.background.Progress", lambda: SimpleNamespace(cancel=cancelled.set))
+    with pytest.raises(KeyboardInterrupt):
+        in_thread(work, lambda done, total: None)
+    assert ended == [True] * started

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from types import FrameType
 from typing import Any, TypeVar
@@ -46,11 +47,19 @@ def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], o
 
     After 0.4 seconds, ``on_progress`` is called with the bytes done and the total (0 while it is unknown).
     """
-    progress = Progress()
-    thread = ThreadPoolExecutor(1)
-    call = thread.submit(work, progress)
-    thread.shutdown(wait=False)
+    progress, call, begun = Progress(), Future[T](), threading.Event()
+
+    def run() -> None:
+        begun.set()
+        try:
+            call.set_result(work(progress))
+        except BaseException as error:
+            call.set_exception(error)
+
+    # Not an executor: if it is interrupted while it starts its thread, Python waits for that thread forever at the end.
+    thread = threading.Thread(target=run, daemon=True)
     try:
+        thread.start()
         if not wait([call], 0.3).done:
             while not wait([call], 0.1).done:
                 on_progress(progress.done, progress.total)
@@ -58,6 +67,8 @@ def in_thread(work: Callable[[Progress], T], on_progress: Callable[[int, int], o
         progress.cancel()
         while not call.done():  # further interrupts must not end the process before the core has removed its files
             with suppress(KeyboardInterrupt):
+                if not begun.wait(1):
+                    break  # the thread was not started
                 wait([call])
         raise
     return call.result()
