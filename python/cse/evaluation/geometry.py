@@ -19,6 +19,7 @@ from ..data.corpus import HELD_OUT_WORDS, Corpus
 from ..data.words import cut_in_two
 from ..errors import InputError
 from ..options import Opt
+from ..ties import at_least
 from .base import Encodes, Evaluation, Progress, Report, Sample, embed, needed, read_pairs
 
 Vectors = npt.NDArray[np.float64]
@@ -32,11 +33,13 @@ def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
 
 
 def nearest_others(vectors: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], Vectors]:
-    """Finds the nearest other row for each row of an ``(n, D)`` matrix; returns indices and cosines, ``(n,)`` each."""
+    """Finds the nearest other row for each row of an ``(n, D)`` matrix, the first of those that are equally near;
+    returns indices and cosines, ``(n,)`` each."""
     points = unit(vectors)
-    cosines = np.round(points @ points.T, DECIMALS)
+    cosines = points @ points.T
     np.fill_diagonal(cosines, -np.inf)
-    return cosines.argmax(1), cosines.max(1)
+    largest = cosines.max(1)
+    return at_least(cosines, largest[:, None]).argmax(1), largest
 
 
 def alignment(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> float:
@@ -108,12 +111,6 @@ class Geometry(Evaluation):
         return Report([{"task": str(self.data), **figures}])
 
 
-DECIMALS = 6
-"""Decimals to which cosines of float32 vectors are rounded before they are ranked; further ones are noise."""
-TIE = 10.0**-DECIMALS
-"""Cosines that differ by less than this are treated as equal."""
-
-
 @dataclass(frozen=True)
 class HalvesScore:
     """The split-half scores of a model: the mean reciprocal rank over both directions, 0 to 1, its standard error, and
@@ -141,8 +138,8 @@ def half_ranks(
     scores = unit(left) @ unit(right).T
     own = np.diagonal(scores)
     # The number of candidates whose cosine is at least that of the true half: n in a collapsed encoder.
-    forward = (scores >= own[:, None] - TIE).sum(1)
-    backward = (scores >= own[None, :] - TIE).sum(0)
+    forward = at_least(scores, own[:, None]).sum(1)
+    backward = at_least(scores, own).sum(0)
     # With NaN, the rank is the worst.
     return np.where(forward > 0, forward, len(own)), np.where(backward > 0, backward, len(own))
 

@@ -22,6 +22,7 @@ from ..data.corpus import Corpus
 from ..data.pairs import values_of
 from ..errors import InputError
 from ..options import Opt
+from ..ties import at_least, best
 from .base import Encodes, Evaluation, Pairs, Progress, Report, Sample, embed
 from .geometry import half_ranks, unit
 from .retrieval import Retrieval, RetrievalOptions
@@ -74,11 +75,12 @@ def neighbours(vectors: Vector, labels: npt.NDArray[np.int64], count: int = NEIG
     have unit length. Votes are weighted by 1 + cosine / 1000, which decides between equal numbers of votes."""
     cosines = vectors @ vectors.T
     np.fill_diagonal(cosines, -np.inf)
-    nearest = np.argsort(-cosines, axis=1, kind="stable")[:, : min(count, len(labels) - 1)]
+    nearest = best(cosines, min(count, len(labels) - 1))
     votes = np.zeros((len(labels), labels.max() + 1))
     weights = 1 + np.take_along_axis(cosines, nearest, 1) / 1e3
     np.add.at(votes, (np.arange(len(labels))[:, None], labels[nearest]), weights)
-    return np.asarray(votes.argmax(1) == labels, dtype=np.float64)
+    largest = at_least(votes, votes.max(1, keepdims=True), count / 1e3)  # the size of the sums of cosines / 1000
+    return np.asarray(largest.argmax(1) == labels, dtype=np.float64)
 
 
 def linear(vectors: Vector, labels: npt.NDArray[np.int64]) -> Vector:

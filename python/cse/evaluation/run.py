@@ -68,7 +68,8 @@ class Comparison:
     - ``low``, ``high``: the 95 % interval of the difference; ``p``: its p-value; ``p_holm``: the p-value adjusted over
       the tasks by Holm's method; all four are absent for metrics without examples (geometry), and if there is no
       interval because a score is NaN;
-    - ``verdict``: ``better``, ``worse`` or ``no difference seen`` at the level 0.05; "" if there is no p-value.
+    - ``verdict``: ``better`` or ``worse`` if the interval excludes 0 and ``p_holm`` is below 0.05, else
+      ``cannot tell``; "" for metrics without examples.
     """
 
     def to_dict(self) -> dict[str, Any]:
@@ -135,9 +136,9 @@ def compare(
 ) -> Comparison:
     """Compares model b with model a, as ``cse compare`` does.
 
-    Except in suites without examples (``geometry``), every difference has a 95 % interval from a bootstrap over
-    examples, and a p-value that is adjusted over the tasks. The interval and the p-value describe these two
-    checkpoints only; checkpoints of one method with different seeds may differ just as much.
+    Except in suites without examples (``geometry``), every difference has a 95 % interval over examples, and a p-value
+    that is adjusted over the tasks; ``cse.evaluation.significance`` describes them. The interval and the p-value
+    describe these two checkpoints only; checkpoints of one method with different seeds may differ just as much.
 
     If ``a`` and ``b`` are lists, each holds models trained by one method, with the same seeds in the same order. The
     two methods are then compared with a paired t-test over seeds.
@@ -186,9 +187,8 @@ def compare_models(
         for name in before[0].reports:
             first, second = ([result.reports[name] for result in side] for side in (before, after))
             records += compare_reports(first, second, seeds)
-        adjust(records)
         a, b = (",".join(result.model for result in side) for side in (before, after))
-        comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], records))
+        comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], adjust(records)))
     return comparisons
 
 

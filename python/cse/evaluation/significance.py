@@ -1,4 +1,17 @@
-"""Intervals and tests for differences between encoders, or training methods over several seeds."""
+"""Intervals and tests for differences between encoders, or training methods over several seeds; and the word for them.
+
+The interval and the p-value of a difference come from one of four methods:
+
+- Examples, of which 20 or more change: a paired bootstrap. The percentile interval is widened to that of Student's t
+  with as many degrees of freedom as examples change, minus 1, because it is too narrow for few of them (Hesterberg
+  2015, section 5.3); or with fewer, if few large changes determine the mean (see ``effective``).
+- Examples, of which fewer than 20 change: the interval of Agresti and Min, and an exact test; see ``few_changes``.
+- Fewer than 20 examples, most of which change by different amounts, or fewer than 20 clusters: a t-test of the
+  jackknife; see ``few_units``.
+- Seeds: a paired t-test.
+
+``word`` decides what is better, wherever two encoders or methods are compared.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..ties import FLOAT64, at_least, comparable, differences
 from .base import Report
 
 RESAMPLES = 2000
@@ -29,19 +43,30 @@ class Difference:
     p: float = math.nan
 
 
+LEVEL = 0.05
+BETTER, WORSE, CANNOT_TELL = "better", "worse", "cannot tell"
+
+
 def direction(low: float, high: float) -> int:
     """Returns 1 if the interval of a difference lies above 0, -1 if it lies below 0, and 0 if it includes 0."""
     return int(low > 0) - int(high < 0)
 
 
-def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
-    """Adds ``p_holm`` and ``verdict`` to the records that ``compare`` returns."""
-    tested = [record for record in records if record.get("p") is not None]
+def word(low: float, high: float, p: float) -> str:
+    """Returns what a difference means: ``BETTER`` or ``WORSE`` if its 95 % interval excludes 0 and its p-value,
+    adjusted if there are several tests, is below ``LEVEL``; else, and without them (NaN), ``CANNOT_TELL``."""
+    return {1: BETTER, -1: WORSE, 0: CANNOT_TELL}[direction(low, high) if p < LEVEL else 0]
+
+
+def adjust(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the records of ``compare`` for tasks that are tested together, with the adjusted p-value ``p_holm`` and
+    the ``word`` as ``verdict``, which is "" for metrics without examples."""
+    tested = [record for record in records if "p" in record]
     for record, p in zip(tested, holm([record["p"] for record in tested]), strict=True):
-        record["p_holm"] = p
-        record["verdict"] = "no difference seen" if p >= level else "better" if record["mean"] > 0 else "worse"
+        record |= {"p_holm": p, "verdict": word(record["low"], record["high"], p)}
     for record in records:
-        record.setdefault("verdict", "")
+        record.setdefault("verdict", "" if record["examples"] is None else CANNOT_TELL)
+    return records
 
 
 def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDArray[np.int64]]:
@@ -59,13 +84,26 @@ def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDA
 
 def score_of(values: Vector, gold: Vector | None) -> float:
     """Returns the mean of ``values`` ``(n,)``, or Spearman's correlation x 100 with the gold scores ``(n,)``."""
-    if gold is None:
-        return float(values.mean())
-    from scipy.stats import rankdata
+    return float(scores_of(values, gold, np.ones((1, len(values))))[0])
 
-    if not np.ptp(values) >= 1e-9 or not np.ptp(gold) > 0:  # as in ``sts.score_vectors``
-        return math.nan
-    return 100 * float(np.corrcoef(rankdata(values), rankdata(gold))[0, 1])
+
+def scores_of(values: Vector, gold: Vector | None, times: Vector) -> Vector:
+    """Returns the score of ``score_of`` if example i occurs ``times[r, i]`` times, for each r: ``(r,)``."""
+    total = times.sum(1)
+    if gold is None:
+        return np.asarray(times @ values / total)
+    one, other = (_ranks(each, times) - (total[:, None] + 1) / 2 for each in (comparable(values), gold))
+    with np.errstate(divide="ignore", invalid="ignore"):  # NaN if all values, or all gold scores, are equal
+        spread = (times * one**2).sum(1) * (times * other**2).sum(1)
+        return np.asarray(100 * (times * one * other).sum(1) / np.sqrt(spread))
+
+
+def _ranks(values: Vector, times: Vector) -> Vector:
+    """Returns the ranks of values ``(n,)``, of which each occurs ``times`` ``(r, n)``; equal ones share their mean."""
+    order = np.argsort(values, kind="stable")
+    distinct, starts = np.unique(values[order], return_index=True)
+    counts, place = np.add.reduceat(times[:, order], starts, axis=1), np.searchsorted(distinct, values)
+    return np.asarray((np.cumsum(counts, axis=1) - (counts - 1) / 2)[:, place])
 
 
 def resampled_difference(
@@ -82,34 +120,52 @@ def resampled_difference(
     Each side has the values ``(n,)`` of one or more checkpoints, whose scores are averaged. Also returns the difference
     in each resample, ``(resamples,)``; tasks with equally many clusters get the same draws.
     """
-
-    def difference(rows: npt.NDArray[np.int64] | slice) -> float:
-        chosen = None if gold is None else gold[rows]
-        sides = [float(np.mean([score_of(vector[rows], chosen) for vector in side])) for side in (before, after)]
-        return sides[1] - sides[0]
-
-    generator = np.random.default_rng(seed)
     n = len(before[0])
-    units = n if clusters is None else len(clusters)
+    rows = differences(np.mean(before, axis=0), np.mean(after, axis=0))
 
-    def drawn() -> npt.NDArray[np.int64]:
-        chosen = generator.integers(0, units, units)
-        return chosen if clusters is None else np.concatenate([clusters[i] for i in chosen])
+    def difference(times: Vector) -> Vector:
+        if gold is None:
+            return scores_of(rows, None, times)
+        sides = [np.mean([scores_of(vector, gold, times) for vector in side], axis=0) for side in (before, after)]
+        return np.asarray(sides[1] - sides[0])
 
-    values = np.array([difference(drawn()) for _ in range(resamples)])
-    observed = difference(slice(None))
+    groups = [np.array([row]) for row in range(n)] if clusters is None else clusters
+    units, group_of = len(groups), np.empty(n, dtype=np.int64)
+    group_of[np.concatenate(groups)] = np.repeat(np.arange(units), [len(group) for group in groups])
+    generator = np.random.default_rng(seed)
+    values = np.concatenate([difference(_drawn(generator, size, units)[:, group_of]) for size in _blocks(resamples, n)])
+    observed = float(difference(np.ones((1, n)))[0])
+    sums = np.ones(n) if gold is not None else np.bincount(group_of, rows)
     if gold is None and clusters is None and n > 1:
-        rows = np.mean(after, axis=0) - np.mean(before, axis=0)
         changes = np.abs(rows[rows != 0])
         # Among few units, a t-test needs changes of different sizes in most of them.
         if len(changes) < FEW and (n >= FEW or 2 * len(changes) < n or np.ptp(changes) == 0):
             largest = max(float(np.abs(vector).max()) for vector in (*before, *after))
             return few_changes(rows, largest or 1.0), values
     if units < FEW:
-        groups = [np.array([row]) for row in range(n)] if clusters is None else clusters
-        kept = [np.concatenate([*groups[:i], *groups[i + 1 :]]) for i in range(units)] if units > 1 else []
-        return few_units(observed, [difference(rows) for rows in kept]), values
-    return summarise(observed, values), values
+        without = difference(1.0 - (group_of == np.arange(units)[:, None])) if units > 1 else ()
+        return few_units(observed, without), values
+    return summarise(observed, values, effective(sums) if gold is None else units), values
+
+
+def _blocks(resamples: int, n: int) -> list[int]:
+    """Returns the numbers of resamples of n examples that are computed together, so that they need little memory."""
+    size = max(1, 2_000_000 // n)
+    return [min(size, resamples - start) for start in range(0, resamples, size)]
+
+
+def _drawn(generator: np.random.Generator, count: int, units: int) -> Vector:
+    """Returns how often each unit is drawn in each of ``count`` resamples, ``(count, units)``."""
+    drawn = generator.integers(0, units, (count, units)) + units * np.arange(count)[:, None]
+    return np.bincount(drawn.ravel(), minlength=count * units).reshape(count, units).astype(np.float64)
+
+
+def effective(changes: Vector) -> float:
+    """Returns the effective number of differences ``(n,)`` by which their mean is tested, at least 2: the number of
+    those that are not 0, or 3 (sum of d^2)^2 / sum of d^4 if this is smaller. The two are equal for a normal
+    distribution; with a longer tail, few large differences determine the mean."""
+    squares = changes[changes != 0] ** 2
+    return max(2.0, min(len(squares), 3 * float(squares.sum() ** 2 / (squares**2).sum()))) if len(squares) else 2.0
 
 
 def few_units(observed: float, without: Sequence[float]) -> Difference:
@@ -123,53 +179,62 @@ def few_units(observed: float, without: Sequence[float]) -> Difference:
     return Difference(observed, observed - half, observed + half, max(found.p, 2.0 ** (1 - n)))
 
 
-def few_changes(differences: Vector, scale: float) -> Difference:
+def few_changes(rows: Vector, scale: float) -> Difference:
     """Returns the mean of differences ``(n,)`` of which few are not 0, with an interval and an exact p-value. As in the
     interval of Agresti and Min (2005) for paired proportions, half a row that rises by ``scale`` and half a row that
     falls by it are added, and one row that does not change."""
     from scipy.stats import norm
 
-    n, changed = len(differences) + 2, differences[differences != 0]
+    n, changed = len(rows) + 2, rows[rows != 0]
     scale = float(np.abs(changed).max()) if len(changed) else scale
-    mean = float(differences.sum()) / n
-    half = float(norm.ppf(0.975)) * math.sqrt(((differences**2).sum() + scale**2) / n - mean**2) / math.sqrt(n)
-    return Difference(float(differences.mean()), mean - half, mean + half, sign_flips(changed))
+    mean = float(rows.sum()) / n
+    half = float(norm.ppf(0.975)) * math.sqrt(((rows**2).sum() + scale**2) / n - mean**2) / math.sqrt(n)
+    return Difference(float(rows.mean()), mean - half, mean + half, sign_flips(changed))
 
 
-def sign_flips(differences: Vector) -> float:
+def sign_flips(changes: Vector) -> float:
     """Returns the two-sided p-value of a test that flips the signs of ``(n,)`` differences in all 2^n ways, n < 20."""
-    if not len(differences):
+    if not len(changes):
         return 1.0
     totals = np.zeros(1)
-    for each in np.abs(differences):
+    for each in np.abs(changes):
         totals = np.concatenate([totals + each, totals - each])
-    return float((np.abs(totals) >= abs(differences.sum()) - 1e-9).mean())
+    return float(at_least(np.abs(totals), abs(changes.sum()), FLOAT64 * np.abs(changes).sum()).mean())
 
 
-def summarise(observed: float, values: Vector) -> Difference:
-    """Returns the difference with the percentile interval and two-sided p-value computed from its bootstrap values. A
-    resample without a value (NaN, because all its gold scores or cosines are equal) counts in both tails."""
+def summarise(observed: float, values: Vector, units: float = math.inf) -> Difference:
+    """Returns the difference with the interval and two-sided p-value computed from its bootstrap values. A resample
+    without a value (NaN, because all its gold scores or cosines are equal) counts in both tails. A bootstrap of few
+    ``units`` has too small a standard error, by the factor sqrt(1 - 1/units), and normal quantiles instead of those of
+    Student's t; both are corrected. With infinitely many, the interval is between the 2.5th and 97.5th percentiles."""
+    from scipy.stats import norm, t
+
     unknown = np.isnan(values)
     lowest, highest = np.where(unknown, -np.inf, values), np.where(unknown, np.inf, values)
+    narrow = math.sqrt(1 - 1 / units)
+    wider = float(t.ppf(0.975, units - 1) / norm.ppf(0.975)) / narrow
     with np.errstate(invalid="ignore"):  # interpolation between infinities
-        low, high = float(np.quantile(lowest, 0.025)), float(np.quantile(highest, 0.975))
+        ends = np.quantile(lowest, 0.025), np.quantile(highest, 0.975)
+        low, high = (observed + wider * (float(end) - observed) for end in ends)
     if not math.isfinite(observed + low + high):
         return Difference(observed)
-    tail = min((lowest <= 0).sum(), (highest >= 0).sum())
-    return Difference(observed, low, high, min(1.0, 2 * (float(tail) + 1) / (len(values) + 1)))
+    tail = (min((lowest <= 0).sum(), (highest >= 0).sum()) + 1) / (len(values) + 1)
+    return Difference(observed, low, high, min(1.0, 2 * float(t.cdf(norm.ppf(min(tail, 0.5)) * narrow, units - 1))))
 
 
-def t_interval(differences: Sequence[float]) -> Difference:
-    """Returns the mean of paired differences over seeds, with the 95 % interval and p-value of the paired t-test."""
+def t_interval(changes: Sequence[float] | Vector) -> Difference:
+    """Returns the mean of paired differences over seeds, with the 95 % interval and p-value of the paired t-test.
+    Equal differences, which have no spread to test by, are treated as by ``few_changes``."""
     from scipy.stats import t
 
-    n = len(differences)
-    mean, error = float(np.mean(differences)), float(np.std(differences, ddof=1)) / math.sqrt(n)
-    if not math.isfinite(mean + error):
+    n, mean = len(changes), float(np.mean(changes))
+    if not math.isfinite(mean):
         return Difference(mean)
+    if np.ptp(changes) == 0:
+        return few_changes(np.asarray(changes, dtype=np.float64), 0.0)
+    error = float(np.std(changes, ddof=1)) / math.sqrt(n)
     half = float(t.ppf(0.975, n - 1)) * error
-    p = 2 * float(t.sf(abs(mean) / error, n - 1)) if error > 0 else 2.0 ** (1 - n) if mean else 1.0
-    return Difference(mean, mean - half, mean + half, p)
+    return Difference(mean, mean - half, mean + half, 2 * float(t.sf(abs(mean) / error, n - 1)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -191,7 +256,7 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
         old, new = ([report.samples[number].values for report in side] for side in (before, after))
         scores = [[score_of(values, sample.gold) for values in side] for side in (old, new)]
         if seeds:
-            difference = t_interval([b - a for a, b in zip(*scores, strict=True)])
+            difference = t_interval(differences(*map(np.array, scores)))
             units, clusters = len(old), None
         else:
             clusters = sentence_clusters(*sample.sentences) if sample.sentences else None

@@ -28,7 +28,8 @@ from ..errors import InputError
 from ..io import dumps, fresh_folder
 from ..tfidf.options import word_options
 from ..tfidf.pieces import Pieces
-from .vectors import Numbers, top
+from ..ties import best
+from .vectors import Numbers
 
 HASHES = "hashes.json"
 PROGRESS_ROWS = 4096
@@ -214,7 +215,7 @@ class Bm25:
     def search(self, query: str, k: int) -> Numbers:
         """Returns up to k rows with the largest positive scores, best first; ties are in row order."""
         scores = self.scores(query)
-        rows = top(scores, k)
+        rows = best(scores, k, scores)
         return rows[scores[rows] > 0]
 
 

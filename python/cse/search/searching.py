@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from ..encoder.vocabulary import Readability, readability, share_read
 from ..tfidf.pieces import Pieces
+from ..ties import TIE, WIDEST, comparable
 from .bm25 import SAMPLE, Bm25, Terms, terms_for
 from .fusion import Fusion
 from .rows import Rows
@@ -41,6 +42,8 @@ DENSE, LEXICAL, EXPONENT = 1.5, 0.5, 0.3
 # Default weights of BM25 for texts that the model can read, for code, and for texts that it can hardly read or of
 # which it reads less than half.
 READABLE, CODE, UNREADABLE = 0.5, 0.3, 0.8
+# Number of further rows that are found, at least, if their scores may be the same as the last one.
+SAME = 1000
 
 
 @dataclass(frozen=True)
@@ -157,11 +160,14 @@ class Searcher:
         return [self._hits(best) if text.strip() else [] for text, best in zip(texts, found, strict=True)]
 
     def _nearest(self, queries: Floats, k: int) -> list[list[Found]]:
-        """Returns the k rows with the best vectors for each query."""
+        """Returns the k rows with the best vectors for each query; those of the same score are in row order."""
         results: list[list[Found]] = [[] for _ in queries]
-        left, depth = np.arange(len(queries)), k
+        left, depth = np.arange(len(queries)), k + 1
         while len(left):
             scores, places = nearest(self.rows.vectors, queries[left], depth)
+            scores = comparable(scores, self._sizes(queries[left], places))
+            order = np.lexsort((places, -scores), axis=-1)
+            scores, places = np.take_along_axis(scores, order, -1), np.take_along_axis(places, order, -1)
             short = []
             for query, line, numbers in zip(left.tolist(), scores.tolist(), places.tolist(), strict=True):
                 best: dict[int, Found] = {}
@@ -169,10 +175,18 @@ class Searcher:
                     row = int(self.rows.row_of[place])
                     best.setdefault(row, (row, score, place))
                 results[query] = list(best.values())[:k]
-                if len(best) < k and depth < len(self.rows.vectors):  # several passages of one row were found
+                # More are needed if several passages of one row were found, or if further rows may have the k-th score.
+                same = results[query][-1][1] == line[-1] and depth <= k + SAME
+                if (len(best) < k or same) and depth < len(self.rows.vectors):
                     short.append(query)
             left, depth = np.array(short, dtype=np.int64), 2 * depth
         return results
+
+    def _sizes(self, queries: Floats, places: Numbers) -> Doubles:
+        """Returns the product of the norms of queries ``(Q, D)`` and of vectors at places ``(Q, n)``."""
+        norms = np.linalg.norm(self.rows.vectors.rows(places.ravel()), axis=1).reshape(places.shape)
+        sizes: Doubles = np.linalg.norm(queries, axis=1, keepdims=True).astype(np.float64) * norms
+        return sizes
 
     def _pooled(self, query: Floats, words: Floats, weight: float, k: int) -> list[Found]:
         """Returns the k rows with the best pooled scores.
@@ -187,6 +201,8 @@ class Searcher:
         dense, places = self._scores(query)
         # Rounded, because float32 products depend on how the vectors are divided into batches.
         mean, spread = (float(f"{value:.4e}") for value in (dense.mean(), dense.std()))
+        size = self.rows.vectors.longest * float(np.linalg.norm(query))
+        spread = spread if spread > TIE * size else 0.0  # all scores are the same
         relative = (dense - mean) / spread if spread > 0 else 0 * dense
         level = float(f"{log_sum(DENSE * relative):.4e}")
 
@@ -199,13 +215,15 @@ class Searcher:
 
         scores = pooled(dense, slice(None))
         k = min(k, len(scores))
-        error = rounding_error(self.rows.vectors.width) * self.rows.vectors.longest * float(np.linalg.norm(query))
-        margin = 2 * error / spread if spread > 0 else 0.0
-        # The slope of the logarithm of a score is at most EXPONENT * DENSE.
-        least = np.partition(scores, len(scores) - k)[len(scores) - k] * np.exp(-EXPONENT * DENSE * margin)
+        # Of the rows that may be among the best, or have the same score as the last of them, the scores are computed
+        # again. The slope of the logarithm of a score is at most EXPONENT * DENSE.
+        relative_size = DENSE * size / spread if spread > 0 else 0.0
+        margin = 2 * rounding_error(self.rows.vectors.width) * relative_size + WIDEST * TIE * (1 + relative_size)
+        least = np.partition(scores, len(scores) - k)[len(scores) - k] * np.exp(-EXPONENT * margin)
         near = np.flatnonzero(scores >= least)
         exact = exact_products(query[None], np.zeros(len(near), dtype=np.int64), self.rows.vectors, places[near])
-        final = np.log(pooled(exact, near)) / EXPONENT
+        # The 1 is for BM25, which is computed in float32 too.
+        final = comparable(np.log(pooled(exact, near)) / EXPONENT, 1 + relative_size)
         order = np.lexsort((near, -final))[:k]
         return [(int(rows[near[at]]), float(final[at]), int(places[near[at]])) for at in order]
 

@@ -75,15 +75,6 @@ def exact_products(queries: Floats, numbers: Numbers, vectors: Vectors, rows: Nu
     return products
 
 
-def top(scores: npt.NDArray[np.floating], k: int) -> Numbers:
-    """Returns the positions of the k largest scores ``(n,)``, best first; ties are in their order."""
-    k = min(k, len(scores))
-    if not k:
-        return np.empty(0, dtype=np.int64)
-    near = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
-    return near[np.argsort(-scores[near], kind="stable")][:k]
-
-
 def rounding_error(width: int) -> float:
     """Returns an upper bound on the error of a dot product in float32, relative to the product of the two norms.
 

@@ -224,9 +224,11 @@ def compare_command(
 ) -> None:
     """Compare the first of MODELS with each of the others, on the suites of cse eval.
 
-    Except in the suite geometry, each difference has a 95 % confidence interval from a bootstrap over examples. Pairs
-    that share a sentence are resampled together, and ranks are recomputed for each resample. p-values are adjusted for
-    the number of tasks by Holm's method; the significance level is 0.05.
+    Except in the suite geometry, each difference has a 95 % confidence interval over examples. If 20 or more examples
+    change, it is that of a bootstrap; pairs that share a sentence are resampled together, and ranks are recomputed for
+    each resample. If fewer change, it is the interval of Agresti and Min (2005); with fewer than 20 examples or groups
+    of pairs, it may be that of a t-test. p-values are adjusted for the number of tasks by Holm's method. B is better or
+    worse if the interval excludes 0 and the adjusted p-value is below 0.05.
 
     Without --seeds, checkpoints are compared, not methods: a difference may be due to the training seed alone. With
     --seeds, each of MODELS lists the checkpoints of one method, separated by commas. The seeds must be the same, in the
