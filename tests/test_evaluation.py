@@ -357,7 +357,7 @@ def test_the_precision_option_is_applied_and_reported(tiny_bert, processor, scor
         scores[given] = found["suites"]["geometry"]["tasks"]
     assert scores["--precision", "auto"] == scores["--precision", "bf16"] != scores[()]
     compared = ("compare", tiny_bert, tiny_bert, "--suite", "geometry", "--data", scored_pairs)
-    assert "Encoded in bf16 (with AVX512-BF16, " in command(*compared, "--precision", "auto").stdout
+    assert "encoded in bf16 (with AVX512-BF16, " in command(*compared, "--precision", "auto").stdout
     assert "--precision: 'fp16' is unknown" in str(command(*compared, "--precision", "fp16").exception)
 
 

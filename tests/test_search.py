@@ -284,6 +284,8 @@ def test_rows_can_be_removed_and_replaced(tmp_path, encoder):
     ):
         with pytest.raises(InputError, match="ids: '30' is the id of several rows; make the ids unique"):
             change()
+    with pytest.raises(InputError, match="ids: row 2 has no id; each row needs one"):
+        SearchIndex.build(encoder, texts[:3], ids=["1.0", "", "3.0"])
     assert len(index) == 32
     plain = SearchIndex.build(encoder, texts[:3])
     assert plain.remove(["1"]) == Changes(2, 0, 1)

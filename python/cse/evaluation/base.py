@@ -18,7 +18,7 @@ from ..data.corpus import Corpus
 from ..data.pairs import ROLE_OF, is_number, number_of
 from ..data.tables import csv_records
 from ..encoder.base import check_finite
-from ..errors import InputError
+from ..errors import InputError, shown
 from ..options import NoOptions
 
 Progress = Callable[[int], None]
@@ -165,6 +165,11 @@ def read_pairs(path: str | Path) -> Pairs:
             )
         numbers = {place for place in numbers if is_number(fields[place])}
         score = number_of(fields[score_at]) if len(fields) > 2 else None
+        if score is None and (header or gold) and len(fields) > 2:
+            given = shown(fields[score_at]) if fields[score_at].strip() else "nothing"
+            raise InputError(
+                f"{path}: line {number}: the score must be a finite number, got {given}; leave out pairs without one"
+            )
         if score is None:
             header_of = "" if gold else "; a header must name the columns score, sentence1 and sentence2"
             raise InputError(

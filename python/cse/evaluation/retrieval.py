@@ -22,7 +22,7 @@ import numpy as np
 from annotated_types import Ge
 
 from ..data.pairs import number_of
-from ..encoder.base import unwrapped
+from ..encoder.base import compared_by, unwrapped
 from ..encoder.encoder import Encoder
 from ..encoder.passages import Cutter
 from ..errors import InputError, shown
@@ -110,8 +110,7 @@ def rank_documents(
         cut = Cutter(whole, passages or None)
     rows = BLOCK if cut is None else PASSAGES_BLOCK
     ask, answer = (getattr(encoder, f"encode_{role}", encoder.encode) for role in ("query", "document"))
-    named = ("similarity_name", "similarity_fn_name")  # of cse.Encoder and of SentenceTransformer
-    by_dot = "dot" in (getattr(encoder, name, None) for name in named)
+    by_dot = compared_by(encoder)[0] == "dot"
 
     def points(vectors: Any) -> Any:
         return np.asarray(vectors, dtype=np.float64) if by_dot else unit(vectors)

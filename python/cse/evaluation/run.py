@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from os import PathLike, fspath
 from typing import Any
 
+from ..encoder.base import compared_by
 from ..errors import InputError, check_integer, check_list, for_python
 from ..options import options_of, parse_options
 from ..registry import parse_setting
@@ -71,6 +72,9 @@ class Comparison:
     - ``verdict``: ``better`` or ``worse`` if the interval excludes 0 and ``p_holm`` is below 0.05, else
       ``cannot tell``; "" for metrics without examples.
     """
+
+    notes: list[str]
+    """Remarks on how the texts were encoded, without repetitions."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the comparison as a dict that can be serialised to JSON."""
@@ -188,7 +192,8 @@ def compare_models(
             first, second = ([result.reports[name] for result in side] for side in (before, after))
             records += compare_reports(first, second, seeds)
         a, b = (",".join(result.model for result in side) for side in (before, after))
-        comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], adjust(records)))
+        notes = dict.fromkeys(note for result in (*before, *after) for note in result.notes)
+        comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], adjust(records), list(notes)))
     return comparisons
 
 
@@ -230,7 +235,8 @@ def _evaluated_model(
         common = None if suite.ranks else suite(encoder, advance)
         for key, view in views.items():
             reports[key][title] = common or suite(view, advance)
-    about, notes = ("", "", ""), []
+    _, similarity = compared_by(encoder)
+    about, notes = ("", "", ""), [f"{name}: {similarity}"] if similarity else []
     if isinstance(encoder, Encoder):
         about = (encoder.pooling, encoder.precision, encoder.precision_reason)
         if encoder.plain:

@@ -16,7 +16,7 @@ The interval and the p-value of a difference come from one of four methods:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ FEW = 20
 """Units, or rows that change, below which a bootstrap is not used."""
 
 Vector = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -106,46 +107,79 @@ def _ranks(values: Vector, times: Vector) -> Vector:
     return np.asarray((np.cumsum(counts, axis=1) - (counts - 1) / 2)[:, place])
 
 
-def resampled_difference(
+def paired_difference(
     before: Sequence[Vector],
     after: Sequence[Vector],
     gold: Vector | None = None,
-    clusters: Sequence[npt.NDArray[np.int64]] | None = None,
+    clusters: Sequence[Rows] | None = None,
+    classes: Rows | None = None,
     resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> tuple[Difference, Vector]:
-    """Returns the score of the second side minus the score of the first, tested by a paired bootstrap over examples.
+) -> Difference:
+    """Returns the score of the second side minus the score of the first, with the interval and p-value of the module.
 
-    Clusters of examples are drawn with replacement, and the score (see ``score_of``) is recomputed for each resample.
-    Each side has the values ``(n,)`` of one or more checkpoints, whose scores are averaged. Also returns the difference
-    in each resample, ``(resamples,)``; tasks with equally many clusters get the same draws.
+    Args:
+        before: The values ``(n,)`` of one or more checkpoints, whose scores are averaged.
+        after: The same for the second side.
+        gold: See ``scores_of``.
+        clusters: Examples by cluster, which are drawn together. None: each example alone.
+        classes: ``(n,)`` the class of each example; the score is then the mean over the classes of their means, and
+            examples are drawn within classes. Without ``gold`` and ``clusters`` only.
+        resamples: Number of resamples.
     """
     n = len(before[0])
-    rows = differences(np.mean(before, axis=0), np.mean(after, axis=0))
-
-    def difference(times: Vector) -> Vector:
-        if gold is None:
-            return scores_of(rows, None, times)
-        sides = [np.mean([scores_of(vector, gold, times) for vector in side], axis=0) for side in (before, after)]
-        return np.asarray(sides[1] - sides[0])
+    rows = differences(np.mean(before, axis=0), np.mean(after, axis=0)) * weights_of(classes, n)
+    if gold is None and clusters is None:
+        changes = np.abs(rows[rows != 0])
+        # Among few examples, a t-test needs changes of different sizes in most of them.
+        if n > 1 and len(changes) < FEW and (n >= FEW or 2 * len(changes) < n or np.ptp(changes) == 0):
+            largest = max(float(np.abs(vector).max()) for vector in (*before, *after))
+            return few_changes(rows, largest or 1.0)
+        if n < FEW:
+            return few_units(float(rows.mean()), (rows.sum() - rows) / max(n - 1, 1) if n > 1 else ())
+        drawn = resampled_means(rows, strata_of(classes, n), resamples)
+        return summarise(float(rows.mean()), drawn, effective(rows))
 
     groups = [np.array([row]) for row in range(n)] if clusters is None else clusters
     units, group_of = len(groups), np.empty(n, dtype=np.int64)
     group_of[np.concatenate(groups)] = np.repeat(np.arange(units), [len(group) for group in groups])
-    generator = np.random.default_rng(seed)
-    values = np.concatenate([difference(_drawn(generator, size, units)[:, group_of]) for size in _blocks(resamples, n)])
-    observed = float(difference(np.ones((1, n)))[0])
-    sums = np.ones(n) if gold is not None else np.bincount(group_of, rows)
-    if gold is None and clusters is None and n > 1:
-        changes = np.abs(rows[rows != 0])
-        # Among few units, a t-test needs changes of different sizes in most of them.
-        if len(changes) < FEW and (n >= FEW or 2 * len(changes) < n or np.ptp(changes) == 0):
-            largest = max(float(np.abs(vector).max()) for vector in (*before, *after))
-            return few_changes(rows, largest or 1.0), values
+
+    def difference(times: Vector) -> Vector:
+        """Returns the difference for each row of ``(r, units)`` numbers of draws."""
+        if gold is None:
+            return scores_of(rows, None, times[:, group_of])
+        sides = ([scores_of(vector, gold, times[:, group_of]) for vector in side] for side in (before, after))
+        old, new = (np.mean(side, axis=0) for side in sides)
+        return np.asarray(new - old)
+
+    observed = float(difference(np.ones((1, units)))[0])
     if units < FEW:
-        without = difference(1.0 - (group_of == np.arange(units)[:, None])) if units > 1 else ()
-        return few_units(observed, without), values
-    return summarise(observed, values, effective(sums) if gold is None else units), values
+        return few_units(observed, difference(1.0 - np.eye(units)) if units > 1 else ())
+    drawn = np.concatenate([difference(times) for times in _draws(units, resamples, n)])
+    return summarise(observed, drawn, effective(np.bincount(group_of, rows)) if gold is None else units)
+
+
+def weights_of(classes: Rows | None, n: int) -> Vector:
+    """Returns the weights of n examples with which the mean is that of the means of the classes, ``(n,)``."""
+    if classes is None:
+        return np.ones(n)
+    _, place, counts = np.unique(classes, return_inverse=True, return_counts=True)
+    return np.asarray(n / (len(counts) * counts[place]))
+
+
+def strata_of(classes: Rows | None, n: int) -> list[Rows]:
+    """Returns the examples of each class."""
+    return [np.arange(n)] if classes is None else [np.flatnonzero(classes == each) for each in np.unique(classes)]
+
+
+def resampled_means(rows: Vector, strata: Sequence[Rows], resamples: int) -> Vector:
+    """Returns the means of ``(n,)`` differences in resamples that draw as many from each stratum as it has."""
+    generator, totals = np.random.default_rng(0), np.zeros(resamples)
+    for stratum in strata:
+        values, start = rows[stratum], 0
+        for size in _blocks(resamples, len(stratum)):
+            totals[start : start + size] += values[generator.integers(0, len(values), (size, len(values)))].sum(1)
+            start += size
+    return totals / len(rows)
 
 
 def _blocks(resamples: int, n: int) -> list[int]:
@@ -154,10 +188,12 @@ def _blocks(resamples: int, n: int) -> list[int]:
     return [min(size, resamples - start) for start in range(0, resamples, size)]
 
 
-def _drawn(generator: np.random.Generator, count: int, units: int) -> Vector:
-    """Returns how often each unit is drawn in each of ``count`` resamples, ``(count, units)``."""
-    drawn = generator.integers(0, units, (count, units)) + units * np.arange(count)[:, None]
-    return np.bincount(drawn.ravel(), minlength=count * units).reshape(count, units).astype(np.float64)
+def _draws(units: int, resamples: int, n: int) -> Iterator[Vector]:
+    """Yields how often each unit is drawn in some resamples, ``(r, units)``; tasks with equally many get the same."""
+    generator = np.random.default_rng(0)
+    for size in _blocks(resamples, n):
+        drawn = generator.integers(0, units, (size, units)) + units * np.arange(size)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=size * units).reshape(size, units).astype(np.float64)
 
 
 def effective(changes: Vector) -> float:
@@ -260,7 +296,7 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
             units, clusters = len(old), None
         else:
             clusters = sentence_clusters(*sample.sentences) if sample.sentences else None
-            difference, _ = resampled_difference(old, new, sample.gold, clusters)
+            difference = paired_difference(old, new, sample.gold, clusters)
             units = len(clusters) if clusters is not None else len(sample.values)
         a, b = (sum(side) / len(side) for side in scores)
         record = {"task": sample.task, "examples": len(sample.values), "a": a, "b": b, "mean": difference.mean}

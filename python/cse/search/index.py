@@ -285,6 +285,8 @@ def _checked_ids(ids: Iterable[str], rows: int) -> list[str]:
     listed = _one_line(ids)
     if len(listed) != rows:
         raise InputError(f"ids: {len(listed):,} were given for {rows:,} rows; each row needs one")
+    if blank := next((number for number, name in enumerate(listed, 1) if not name.strip()), 0):
+        raise InputError(f"ids: row {blank:,} has no id; each row needs one")
     if len(set(listed)) < rows:
         ((twice, _),) = Counter(listed).most_common(1)
         raise InputError(f"ids: {shortened(repr(twice))} is the id of several rows; make the ids unique")

@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 from .. import io
 from ..data.corpus import Corpus
-from ..encoder.base import naming_rows
+from ..encoder.base import compared_by, naming_rows
 from ..errors import InputError, check_integer
 from .vectors import Floats, Numbers, Vectors, unit
 
@@ -225,7 +225,7 @@ def settings_of(encoder: Encoder, passages: int | str | None = None) -> dict[str
         "digest": digest,
         "precision": encoder.precision,
         "width": encoder.embedding_dim,
-        "similarity": "dot" if getattr(encoder, "similarity_name", None) == "dot" else "cosine",
+        "similarity": compared_by(encoder)[0],
         "ids": False,
         "passages": passages,
     }

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from ..encoder.base import compared_by
 from ..encoder.vocabulary import Readability, readability, share_read
 from ..tfidf.pieces import Pieces
 from ..ties import TIE, WIDEST, comparable
@@ -91,8 +92,9 @@ class Searcher:
 
     @property
     def warnings(self) -> list[str]:
-        """What the model does not read of the texts, in sentences."""
-        warnings = [self.readability.warning(str(self.encoder.given[0]))]
+        """What the model does not read of the texts, and a similarity that is not used, in sentences."""
+        name, (_, similarity) = str(self.encoder.given[0]), compared_by(self.encoder)
+        warnings = [self.readability.warning(name), similarity and f"{name}: {similarity}"]
         share, tokens = self.read
         if share < LEAST_READ and self.rows.settings["passages"] is None:
             warnings.append(

@@ -287,7 +287,7 @@ def compare_command(
     precision = results[0].precision
     if as_json:
         records = [
-            {"a": names[0], "b": name, "tasks": side.tasks, **({"verdict": word} if word else {})}
+            {"a": names[0], "b": name, "tasks": side.tasks, **({"verdict": word} if word else {}), "notes": side.notes}
             for name, side, word in compared
         ]
         printing.result({"compares": unit_of, "precision": precision, "comparisons": records}, True, [])
@@ -304,8 +304,8 @@ def compare_command(
                 printing.echo(f"{record['task']}: {record['note']}")
     adjusted = "" if labels else " A is the first model. p-values are adjusted by Holm's method."
     printing.echo(f"This compares {unit_of}.{adjusted}")
-    if precision:
-        printing.echo(f"Encoded in {precision} ({results[0].precision_reason}).")
+    for note in dict.fromkeys(note for result in results for note in result.notes):
+        printing.echo(f"Note: {note}")
 
 
 def rankings(
@@ -319,6 +319,7 @@ def rankings(
 ) -> list[dict[str, list[str]]]:
     """Returns, for each system, the first ``depth`` texts of the corpus for each query; equal rows are one text."""
     from ...data.corpus import Corpus
+    from ...encoder.base import compared_by
     from ...evaluation.base import counted
     from ...evaluation.ranking import check_systems
     from ...evaluation.retrieval import ranker_of
@@ -338,7 +339,10 @@ def rankings(
         advance = counted(len(systems) * (len(queries) + len(documents)), progress)
         found = []
         for system in systems:
-            ranked = ranker_of(opened(system, **loading))(queries, documents, advance, depth=depth)
+            ranks = opened(system, **loading)
+            if note := compared_by(ranks)[1]:
+                printing.say(f"{system.model}: {note}")
+            ranked = ranker_of(ranks)(queries, documents, advance, depth=depth)
             found.append({query: list(ranking)[:depth] for query, ranking in zip(queries, ranked, strict=True)})
     return found
 

@@ -120,8 +120,8 @@ class ConsoleCallback(ProgressCallback):
 
 
 COMMON = (
-    *("pairs", "column", "model", "preset", "loss", "una", "temperature", "batch_size", "lr", "max_steps"),
-    *("dev", "query", "output", "name", "resume"),
+    *("pairs", "column", "labels", "model", "preset", "loss", "una", "temperature", "batch_size", "lr", "max_steps"),
+    *("dev", "query", "output", "name", "seed", "resume"),
 )
 """Options that ``cse train --help`` lists; ``--help-all`` lists all."""
 
