@@ -290,7 +290,7 @@ class Bench:
         from cse.training.callbacks import Callback
         from cse.training.loop import Trainer
         from cse.training.setup import prepare
-        from cse.training.step.distributed import World
+        from cse.training.step.ranks import World
 
         gc.collect()
         if self.options.device != "cpu":

@@ -40,7 +40,7 @@ LOADED = "from cse import Encoder; Encoder('random:2', device='cpu')"
 RANDOM = """
 import zlib
 import numpy as np
-from cse.models.encoders import ENCODERS, OtherEncoder
+from cse.encoder.other import ENCODERS, OtherEncoder
 
 class Random(OtherEncoder):
     summary = "random vectors that depend on the text"
@@ -214,7 +214,8 @@ def memory(folder: Path, source: Path, width: int) -> dict[str, float]:
 def quality(data: str) -> dict[str, tuple[float, float]]:
     """Returns nDCG@10 and recall@100, x 100, of the rankings by MiniLM on a retrieval set."""
     from cse import Encoder, SearchIndex
-    from cse.evaluation.retrieval import Retrieval, RetrievalOptions, ndcg
+    from cse.evaluation.options import RetrievalOptions
+    from cse.evaluation.retrieval import Retrieval, ndcg
 
     task = Retrieval(RetrievalOptions(), data)
     encoder = Encoder("minilm", device="cpu")

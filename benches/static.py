@@ -33,7 +33,8 @@ import numpy as np
 import cse
 from cse.data.corpus import Corpus
 from cse.encoder import static_export
-from cse.evaluation.retrieval import Retrieval, RetrievalOptions
+from cse.evaluation.options import RetrievalOptions
+from cse.evaluation.retrieval import Retrieval
 from cse.search.index import SearchIndex
 
 MODULE = "cse.encoder.static_export"

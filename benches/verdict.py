@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 import cse
 from cse.evaluation.geometry import unit
-from cse.evaluation.measures import is_frequent, samples_of
+from cse.evaluation.labels import is_frequent, samples_of
 from cse.evaluation.verdict import judge, lines
 from cse.io import write_text
 

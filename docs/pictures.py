@@ -92,8 +92,8 @@ def focal() -> str:
     """Returns a picture of the similarities that Focal-InfoNCE divides by the temperature, as functions of s."""
     import torch
 
-    from cse.losses import ContrastiveOptions
     from cse.losses.base import focal
+    from cse.losses.options import ContrastiveOptions
 
     margin = ContrastiveOptions().margin
     s = torch.linspace(-1, 1, 81, dtype=torch.float64)

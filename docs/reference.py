@@ -8,7 +8,6 @@ With ``--check``, nothing is written, and the exit code is 1 if a page differs f
 from __future__ import annotations
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -21,6 +20,8 @@ from cse.evaluation import EVALUATIONS
 from cse.options import Option, options_of
 from cse.training.settings.declared import GROUPS
 from cse.training.settings.values import TABLES, method_flags
+from cse_papers.reproduce.effects import Printed, laboratory, tables_of
+from cse_papers.reproduce.stored import read_sets
 
 DOCS = Path(__file__).resolve().parent
 
@@ -80,56 +81,51 @@ def settings() -> str:
     return "\n".join(lines)
 
 
-LABORATORY = DOCS / "effects.md"
-# Rows of docs/effects.md that measure a method: the heading above the table, and the beginning of the row.
+STORED = DOCS.parent / "benches" / "results" / "effects.parquet"
+# Rows of the laboratory that measure a method: the table, the beginning of the row, and what is said of the change.
+RIVALS, LATER = "Rivals of focal logits at 0.1: loss (H200)", "Later systems: system (H200)"
+AUGMENTED = "UNA, Table C3: augmentation (H200)"
 MEASURED = {
-    "una": ("Systems", "UNA | 0.1, best"),
-    "uda": ("Systems", "UDA | 0.03, best"),
-    "hardness": ("Rivals of focal logits at 0.1", "hardness, alpha 9"),
-    "gist": ("Rivals of focal logits at 0.1", "GIST, margin 0.1"),
-    "orthogonality": ("Rivals of focal logits at 0.1", "orthogonality"),
-    "dimensions": ("Later systems: system", "SimCSE++"),
-    "sscl": ("Later systems: system", "SSCL"),
-    "group-whitening": ("Later systems: system", "WhitenedCSE"),
-    "infocse": ("Later systems: system", "InfoCSE"),
-    "rankcse": ("Later systems: system", "RankCSE"),
-    "clusterns": ("Later systems: system", "ClusterNS"),
-    "pcl": ("Later systems: system", "PCL"),
-    "retrieved": ("Later systems: system", "CARDS, retrieved negatives"),
-    "prompt": ("Later systems: system", "PromptBERT"),
-    "soft-negative": ("Later systems: system", "SNCSE"),
-    "eda-swap": ("UNA, Table C3", "EDA swap"),
-    "eda-delete": ("UNA, Table C3", "EDA delete"),
-    "pca": ("UNA, Table C3", "PCA jitter"),
-    "modals": ("UNA, Table C3", "MODALS interpolation"),
+    "una": ("Systems (H200)", ["UNA", "0.1, best"], "each at its best temperature"),
+    "uda": ("Systems (H200)", ["UDA", "0.03, best"], "each at its best temperature"),
+    "hardness": (RIVALS, ["hardness, alpha 9"], "both at 0.1"),
+    "gist": (RIVALS, ["GIST, margin 0.1"], "both at 0.1"),
+    "orthogonality": (RIVALS, ["orthogonality"], "both at 0.1"),
+    "dimensions": (LATER, ["SimCSE++"], "both at 0.05"),
+    "sscl": (LATER, ["SSCL"], "both at 0.05"),
+    "group-whitening": (LATER, ["WhitenedCSE"], "both at 0.05"),
+    "infocse": (LATER, ["InfoCSE"], "both at 0.05"),
+    "rankcse": (LATER, ["RankCSE"], "both at 0.05"),
+    "clusterns": (LATER, ["ClusterNS"], "both at 0.05"),
+    "pcl": (LATER, ["PCL"], "both at 0.05"),
+    "retrieved": (LATER, ["CARDS, retrieved negatives"], "both at 0.05"),
+    "prompt": (LATER, ["PromptBERT"], "both at 0.05"),
+    "soft-negative": (LATER, ["SNCSE"], "both at 0.05"),
+    "eda-swap": (AUGMENTED, ["EDA swap"], "both at 0.05"),
+    "eda-delete": (AUGMENTED, ["EDA delete"], "both at 0.05"),
+    "pca": (AUGMENTED, ["PCA jitter"], "both at 0.05"),
+    "modals": (AUGMENTED, ["MODALS interpolation"], "both at 0.05"),
 }
-CHANGE = re.compile(r"[+-]\d+\.\d+ \[[^]]*\]")
 
 
-def measured(name: str) -> str:
-    """Returns the change that the laboratory measured for a method, from docs/effects.md; "" if there is none."""
+def measured(name: str, tables: dict[str, Printed]) -> str:
+    """Returns the change that the laboratory measured for a method, and what it is compared with; "" if none."""
     if name not in MEASURED:
         return ""
-    heading, start = MEASURED[name]
-    sections = LABORATORY.read_text(encoding="utf8").split("\n### ")
-    rows = [
-        line
-        for section in sections
-        if section.startswith(heading)
-        for line in section.splitlines()
-        if line.startswith(f"| {start} |")
-    ]
-    change = CHANGE.search(rows[0]) if rows else None
-    if change is None:
-        raise ValueError(f"{name}: docs/effects.md has no row {start!r} below {heading!r}")
-    tau = "each at its best temperature" if "best" in start else "at 0.1" if "at 0.1" in heading else "at 0.05"
-    return f"{change[0]} {tau}"
+    title, start, taus = MEASURED[name]
+    head, rows = tables[title]
+    row = next(row for row in rows if row[: len(start)] == start)
+    other = "NT-Xent" if title == AUGMENTED else "the standard loss"
+    return f"{row[head.index('change [95 % interval]')]}, compared with {other}, {taus}"
 
 
 def methods() -> str:
     """Returns the table of methods that ``cse methods`` prints: by kind and name, a summary and what was measured."""
+    tables = tables_of(laboratory(), read_sets(STORED))
     kinds = {
-        table.kind: {name: {"summary": table.get(name).summary, "measured": measured(name)} for name in table.names()}
+        table.kind: {
+            name: {"summary": table.get(name).summary, "measured": measured(name, tables)} for name in table.names()
+        }
         for table in (*TABLES, EVALUATIONS)
     }
     return json.dumps(kinds, indent=1, ensure_ascii=False) + "\n"

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from importlib.resources import files
 from itertools import product
@@ -23,8 +22,6 @@ from cse.cli.group import PLACES
 from forked import run_forked
 from random_texts import write_vectors
 
-# The hashes of imported files (cse.registry) are not written to the home of the user who runs the tests.
-os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="cse-tests-state-")
 errors.SPEAKS_OF_FLAGS = True  # as on the command line; test_api_arguments.py has tests of the messages in Python
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

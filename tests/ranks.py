@@ -10,8 +10,8 @@ import torch
 
 from cse import TrainConfig
 from cse.training.setup import prepare
-from cse.training.step.distributed import World, connected
-from cse.training.step.state import unique_parameters
+from cse.training.step.optimiser import unique_parameters
+from cse.training.step.ranks import World, connected
 from cse.training.step.step import propagate
 from forked import Forked
 from runs import first_batches

@@ -12,7 +12,7 @@ from cse.training.batches.batches import Batches
 from cse.training.batches.tokens import Prefetcher
 from cse.training.folder.find import list_checkpoints
 from cse.training.loop import resumed_config
-from cse.training.step.distributed import World
+from cse.training.step.ranks import World
 from cse.training.step.step import propagate
 from forked import Forked
 

@@ -124,6 +124,16 @@ def test_negatives_do_not_depend_on_threads_or_batch_size(cse_here, indexed, sam
     assert len(written[0]) == 10_000
 
 
+def test_with_both_steps_random_no_word_is_forced_and_beta_0_gives_a_warning(cse_here, indexed, sample):
+    random = ("--replace-which", "random", "--replace-with", "random", "--beta", "0")
+    done = cse_here("augment", sample, "-o", "n.txt", *random, cwd=indexed)
+    assert "with --beta 0 and both steps random, no word is replaced" in done.stderr
+    assert (indexed / "n.txt").read_text(encoding="utf8") == sample.read_text(encoding="utf8")
+    done = cse_here("augment", sample, "-o", "n.txt", *random[:2], "--beta", "0", cwd=indexed)
+    assert "no word is replaced" not in done.stderr
+    assert (indexed / "n.txt").read_text(encoding="utf8") != sample.read_text(encoding="utf8")
+
+
 def test_explain_shows_each_word_literally(cse_here, indexed, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     sentence = "Greetings from the real universe."

@@ -24,11 +24,11 @@ from cse.encoder import device as devices
 from cse.encoder.acceleration import mask_always
 from cse.encoder.device import bf16_speedup, pick_device, pick_precision
 from cse.errors import RunError
-from cse.features.base import FeatureMethod
+from cse.hooks.base import FeatureMethod
 from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import describe_steps, prepare
-from cse.training.step.distributed import World
+from cse.training.step.ranks import World
 from cse.training.step.step import skip_if_not_finite, training_step
 from cse.training.watching import failures
 from plain_processor import bf16_instructions

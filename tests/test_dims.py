@@ -11,8 +11,8 @@ from cse import Encoder, InputError, train
 from cse.evaluation.run import open_suites
 from cse.losses.contrastive import contrastive_loss
 from cse.training.setup import prepare
-from cse.training.step.distributed import World
 from cse.training.step.encode import Inputs, gathered_views
+from cse.training.step.ranks import World
 from cse.training.step.step import batch_step
 from runs import first_batches
 from sentence_models import sentence_model

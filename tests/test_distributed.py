@@ -18,7 +18,7 @@ from cse.training.folder.find import find_checkpoint, list_checkpoints
 from cse.training.folder.outputs import read_checkpoint
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
-from cse.training.step.distributed import Agreement, StopRequest, World
+from cse.training.step.ranks import Agreement, StopRequest, World
 from cse.training.step.step import propagate
 from ranks import run_ranks, start_ranks, two_ranks_equal_one
 from runs import VIEWS, first_batches, same_run

@@ -18,7 +18,8 @@ from cse import Encoder, InputError, TrainConfig, evaluate, train
 from cse.encoder.passages import Cutter
 from cse.evaluation.base import Pairs, read_pairs
 from cse.evaluation.geometry import nearest_others
-from cse.evaluation.retrieval import METRICS, Retrieval, RetrievalOptions, rank_documents, reciprocal_rank
+from cse.evaluation.options import RetrievalOptions
+from cse.evaluation.retrieval import METRICS, Retrieval, rank_documents, reciprocal_rank
 from cse.evaluation.sts import SEVEN, clean_development, pair_cosines, pair_key, score_vectors
 from cse.io import Journal
 from cse_papers import transfer

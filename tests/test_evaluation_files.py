@@ -12,7 +12,8 @@ import pytest
 from cse import Encoder, InputError
 from cse.encoder.base import unit
 from cse.evaluation.base import read_pairs
-from cse.evaluation.retrieval import Retrieval, RetrievalOptions, read_judgements, read_texts
+from cse.evaluation.options import RetrievalOptions
+from cse.evaluation.retrieval import Retrieval, read_judgements, read_texts
 from cse.evaluation.sts import find_tasks, load_tasks
 from test_retrieval import write
 

@@ -16,7 +16,7 @@ from cse.augment.base import Paired, Pairing
 from cse.cli import cli
 from cse.evaluation import EVALUATIONS
 from cse.evaluation.base import Evaluation, Report
-from cse.features import FEATURE_AUGMENTATIONS
+from cse.hooks import FEATURE_AUGMENTATIONS
 from cse.losses import LOSS_TERMS
 from cse.registry import Registry, import_methods
 from runs import records_of

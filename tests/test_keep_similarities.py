@@ -8,8 +8,8 @@ from torch.nn.functional import cosine_similarity
 
 from cse.losses.auxiliary import similarity_divergence
 from cse.training.setup import prepare
-from cse.training.step.distributed import World
 from cse.training.step.encode import Inputs
+from cse.training.step.ranks import World
 from cse.training.step.step import batch_step, propagate
 from runs import first_batches
 

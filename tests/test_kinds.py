@@ -170,7 +170,7 @@ def test_a_static_encoder_is_queried_without_torch_and_transformers(light):
 
 LENGTHS = """
 import numpy as np
-from cse.models.encoders import ENCODERS, OtherEncoder
+from cse.encoder.other import ENCODERS, OtherEncoder
 
 class Lengths(OtherEncoder):
     embedding_dim = 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cse import Encoder, InputError, SearchIndex
-from cse.evaluation.labels import COLUMNS, outcome, pool, read_judgements
+from cse.evaluation.judged import COLUMNS, outcome, pool, read_judgements
 from cse.evaluation.significance import power, queries_needed
 from random_texts import some_texts, write_vectors
 from test_retrieval import command, write

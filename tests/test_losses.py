@@ -11,8 +11,8 @@ import torch
 from torch.nn.functional import normalize
 
 from cse.context import Context
-from cse.losses import ContrastiveOptions, incompatibility
 from cse.losses.contrastive import Contrastive, arrange, contrastive_loss, similarity_summary
+from cse.losses.options import ContrastiveOptions, incompatibility
 from cse.rng import partners
 from cse.training.setup import prepare
 from cse.views import entry_keys, roles_by_name

@@ -10,8 +10,8 @@ from transformers import AutoModel, AutoTokenizer
 from cse import Encoder, TrainConfig, compare, evaluate, train
 from cse.encoder.opening import open_encoder
 from cse.errors import InputError, RunError
+from cse.evaluation import sts
 from cse.losses.contrastive import Contrastive
-from cse.training import selection
 from cse.training.folder.find import list_checkpoints
 from cse.training.folder.outputs import read_checkpoint
 from runs import records_of
@@ -219,12 +219,12 @@ def test_best_can_be_loaded_after_weights_that_are_of_no_use(tmp_path, tiny_bert
 
 
 def test_a_run_with_a_development_set_speaks_of_collapse(tmp_path, tiny_bert, short_corpus, pairs, monkeypatch):
-    scored, calls = selection.score_pairs, count()
+    scored, calls = sts.score_vectors, count()
 
-    def collapse(model, data):
-        score = scored(model, data)
+    def collapse(*arguments):
+        score = scored(*arguments)
         return score if next(calls) == 0 else type(score)(**{**vars(score), "uniformity": -0.001})
 
-    monkeypatch.setattr(selection, "score_pairs", collapse)
+    monkeypatch.setattr(sts, "score_vectors", collapse)
     notes = train(config(tmp_path, short_corpus, tiny_bert, max_steps=1, dev=[str(pairs)])).notes
     assert any("The embeddings collapsed (at step 1); lower --lr or raise --temperature" in note for note in notes)

@@ -17,8 +17,8 @@ from cse.evaluation.retrieval import read_judgements
 from cse.evaluation.sts import score_pairs
 from cse.training.callbacks import by_sentence
 from cse.training.setup import prepare
-from cse.training.step.distributed import World
 from cse.training.step.encode import Inputs, gathered_keys
+from cse.training.step.ranks import World
 from cse.views import Views
 from runs import first_batches, records_of
 

@@ -10,14 +10,14 @@ from transformers import AutoTokenizer, BertModel
 
 from cse import Callback, train
 from cse.encoder.device import recorder_of
-from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
-from cse.features.base import FeatureMethod
+from cse.hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from cse.hooks.base import FeatureMethod
 from cse.losses import LOSS_TERMS
 from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import Trainer, resumed_config
 from cse.training.setup import prepare
 from cse.training.step import recorded
-from cse.training.step.distributed import World
+from cse.training.step.ranks import World
 from cse.training.step.recorded import RecordedStep, Watch
 from cse.training.step.step import training_step
 from emulated_graph import EmulatedRecorder

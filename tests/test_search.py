@@ -1,4 +1,4 @@
-"""Tests of SearchIndex and `cse search`: exact results, interrupted builds, added rows, passages, int8, BM25."""
+"""Tests of SearchIndex and `cse search`: exact results, interrupted builds, passages, int8, BM25."""
 
 import json
 import math

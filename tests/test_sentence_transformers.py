@@ -26,7 +26,7 @@ from cse.sentence_transformers.negatives import column_keys
 from cse.training.callbacks import Callback
 from cse.training.loop import Trainer
 from cse.training.setup import prepare
-from cse.training.step.distributed import World
+from cse.training.step.ranks import World
 from ranks import run_ranks
 
 LENGTH = 24

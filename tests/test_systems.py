@@ -15,12 +15,12 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 from cse import InputError, registry, train
 from cse.augment import AUGMENTATIONS
 from cse.encoder.acceleration import mask_always
-from cse.features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from cse.hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from cse.losses import LOSS_TERMS
 from cse.training.batches.tokens import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
-from cse.training.step.distributed import World
+from cse.training.step.ranks import World
 from cse.training.step.step import propagate
 from cse.views import Frozen
 from ranks import two_ranks_equal_one

@@ -9,7 +9,7 @@ from cse.encoder.encoder import Encoder
 from cse.evaluation import significance
 from cse.evaluation.base import Pairs, Report, Sample
 from cse.evaluation.geometry import half_ranks, nearest_others, unit
-from cse.evaluation.measures import neighbours
+from cse.evaluation.labels import neighbours
 from cse.evaluation.retrieval import rank_documents
 from cse.evaluation.sts import pair_cosines, score_vectors
 from cse.search.bm25 import Bm25, Terms

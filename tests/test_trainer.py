@@ -23,9 +23,9 @@ from cse.context import Context
 from cse.data.corpus import Corpus, hold_out
 from cse.encoder.encoder import Encoder
 from cse.evaluation.base import read_pairs
-from cse.evaluation.measures import halve
 from cse.evaluation.sts import score_pairs
 from cse.training.loop import resumed_config
+from cse.training.selection import halve
 from cse.training.settings.precedence import resolve
 from cse.training.settings.presets import preset_names
 from cse.training.setup import prepare

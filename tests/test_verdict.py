@@ -12,8 +12,9 @@ from cse.data import readers
 from cse.data.corpus import Corpus
 from cse.evaluation import verdict
 from cse.evaluation.base import Pairs, Sample
-from cse.evaluation.geometry import unit
-from cse.evaluation.measures import choose_labelled, halve, held_out_pairs, linear, neighbours
+from cse.evaluation.geometry import PairSearch, unit
+from cse.evaluation.labels import choose_labelled, linear, neighbours
+from cse.training.selection import halve
 from cse.training.setup import prepare
 from runs import weights
 from test_evaluation import Table
@@ -126,7 +127,7 @@ def test_pairs_find_each_other_if_no_other_text_is_as_close():
     near, far = [1.0, 0.1], [0.1, 1.0]
     encoder = Table({"a": near, "b": far, "x": near, "y": far, "z": [1.0, 0.0]})
     for left, right, values in (("ab", "xy", [100, 100]), ("ab", "yx", [0, 0]), ("ax", "zy", [50, 0])):
-        (sample,) = held_out_pairs([*left], [*right])(encoder)  # a and x have equal vectors
+        (sample,) = PairSearch(None, ([*left], [*right]))(encoder).samples  # a and x have equal vectors
         assert sample.values.tolist() == values
 
 
@@ -294,21 +295,20 @@ def test_few_rows_and_few_changes_do_not_decide():
 
 
 def test_a_run_ends_even_if_its_encoder_cannot_be_judged(base, labelled, monkeypatch):
-    import cse.training.folder.outputs as outputs
     from cse.encoder.base import check_finite
+    from cse.training.judging import Judge
 
-    measured = outputs.judged
+    verdict = Judge.verdict
 
     def encode(texts, **settings):
         check_finite(np.full((len(texts), 8), np.nan), texts, "best")
 
-    def judged(run, encoder=None):
+    def judged(judge, selector, best):
         """Fails for best/ at the end, as for embeddings that are not finite."""
-        if encoder is not None:
-            monkeypatch.setattr(encoder, "encode", encode)
-        return measured(run, encoder)
+        monkeypatch.setattr(best, "encode", encode)
+        return verdict(judge, selector, best)
 
-    monkeypatch.setattr(outputs, "judged", judged)
+    monkeypatch.setattr(Judge, "verdict", judged)
     result = train(base.replace(corpus=labelled, column="text", labels="label"))
     assert result.verdict["word"] == "not judged"
     assert "NaN or infinity" in result.verdict["why"]

@@ -27,7 +27,8 @@ class Collection:
     """
 
     def __init__(self, folder: Path) -> None:
-        from cse.evaluation.retrieval import Retrieval, RetrievalOptions
+        from cse.evaluation.options import RetrievalOptions
+        from cse.evaluation.retrieval import Retrieval
 
         self.name, self.folder = folder.name, folder
         retrieval = Retrieval(RetrievalOptions(), str(folder))

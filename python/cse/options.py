@@ -7,7 +7,7 @@ range (``annotated_types``) and an ``Opt``:
 
     beta: Annotated[float, Ge(0), Le(1), Opt("Mean probability that a word is replaced.")] = 0.5
 
-``cse.cli.options`` makes options of commands from such declarations, ``cse.training.settings`` the settings of a run.
+``cse.cli.command`` makes options of commands from such declarations, ``cse.training.settings`` the settings of a run.
 This module does not import click, and importing it is fast.
 """
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import tomllib
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -48,6 +48,11 @@ class Registry(Generic[T]):
         """Registers a method in this process, replacing any method of the same name, and returns it."""
         self._loaded[name] = method
         return method
+
+    @property
+    def registered(self) -> Collection[str]:
+        """The names of the methods that are loaded, among them all that were registered in this process."""
+        return self._loaded.keys()
 
     def names(self) -> list[str]:
         """Returns the sorted names of all methods: built-in, declared by entry points, and registered."""

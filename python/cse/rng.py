@@ -14,7 +14,7 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
+import cse._core as _core
 
 # One stream per purpose; the streams of ``Draws`` start at PURPOSES. UNA uses the copy number (0, 1, 2, ...) as its
 # stream; TfidfIndex.explain uses 2**64 - 1, and dropout masks use 2**64 - 2 (rust/src/random.rs).

@@ -16,8 +16,10 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from . import _core
-from .background import RETRIES, cause_of, enter, in_thread
+import cse._core as _core
+
+from .background import in_thread
+from .cluster import RETRIES, cause_of, enter
 from .data import readers, tables
 from .data.readers import ReadOptions, SourceFile
 from .errors import InputError, first_line

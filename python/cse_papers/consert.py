@@ -9,7 +9,7 @@ from annotated_types import Gt, Lt
 from torch import Tensor
 
 from cse.context import Context
-from cse.features.base import Hook, RowStep
+from cse.hooks.base import Hook, RowStep
 from cse.options import Opt
 from cse.views import first_position
 

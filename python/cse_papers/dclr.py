@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from cse import InputError
 from cse.context import Context
-from cse.features.base import BatchStep, FeatureMethod, Views
+from cse.hooks.base import BatchStep, FeatureMethod, Views
 from cse.options import Opt
 
 

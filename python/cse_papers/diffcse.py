@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from cse.context import Context
-from cse.features.base import FeatureMethod
+from cse.hooks.base import FeatureMethod
 from cse.losses.auxiliary import draw_masks
 from cse.losses.base import RowTerm
 from cse.options import Opt

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from cse import InputError
 from cse.context import Context
-from cse.features.base import Hook, RowStep
+from cse.hooks.base import Hook, RowStep
 from cse.options import If, Opt
 from cse.rng import Draws
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from cse import InputError
 from cse.context import Context
-from cse.features.base import EncoderMethod
+from cse.hooks.base import EncoderMethod
 from cse.options import Opt
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from cse.augment.base import Draws, Edit
 from cse.context import Context
-from cse.features.base import BatchStep, FeatureMethod, Views
+from cse.hooks.base import BatchStep, FeatureMethod, Views
 from cse.options import Opt
 
 

@@ -10,7 +10,7 @@ from annotated_types import Ge
 from torch.nn.functional import normalize
 
 from cse.context import Context
-from cse.features.base import BatchStep, FeatureMethod, Views
+from cse.hooks.base import BatchStep, FeatureMethod, Views
 from cse.options import Opt
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 from annotated_types import Gt
 
-from cse.features.base import BatchStep, FeatureMethod, Views
+from cse.hooks.base import BatchStep, FeatureMethod, Views
 from cse.options import Opt
 
 

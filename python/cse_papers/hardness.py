@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge
 from torch.nn.functional import normalize
 
-from cse.features.base import BatchStep, FeatureMethod, Views
+from cse.hooks.base import BatchStep, FeatureMethod, Views
 from cse.options import Opt
 
 

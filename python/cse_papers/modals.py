@@ -15,7 +15,7 @@ from annotated_types import Ge
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from cse.features.base import BatchStep, FeatureMethod, Views
+from cse.hooks.base import BatchStep, FeatureMethod, Views
 from cse.options import Opt
 
 

@@ -217,7 +217,8 @@ class PCL(BatchTerm):
     encodes = True
 
     def __init__(self, options: PCLOptions, context: Context) -> None:
-        from cse.training.step.state import Modules, accelerate
+        from cse.training.step.acceleration import accelerate
+        from cse.training.step.state import Modules
 
         super().__init__(options, context)
         encoder = context.trained

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from cse import InputError
 from cse.context import Context
 from cse.encoder.prompts import Template
-from cse.features.base import EncoderMethod, Hook, RowStep
+from cse.hooks.base import EncoderMethod, Hook, RowStep
 from cse.options import Opt
 from cse.views import first_position
 

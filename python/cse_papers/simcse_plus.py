@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from cse.context import Context
-from cse.features.base import BatchStep, FeatureMethod, Views
+from cse.hooks.base import BatchStep, FeatureMethod, Views
 from cse.losses.base import BatchTerm
 from cse.options import Opt
 from cse.views import WithoutDropout

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from cse import InputError
 from cse.context import Context
-from cse.features.base import BatchStep, FeatureMethod, Views
+from cse.hooks.base import BatchStep, FeatureMethod, Views
 from cse.options import Opt
 
 

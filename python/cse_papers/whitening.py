@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from cse.encoder.encoder import Encoder
+from cse.encoder.other import OtherEncoder
 from cse.encoder.resolve import find_folder
 from cse.errors import InputError
 from cse.evaluation.base import read_lines
-from cse.models.encoders import OtherEncoder
 
 
 def fit_whitening(

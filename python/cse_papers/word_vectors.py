@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from cse.encoder.other import OtherEncoder
 from cse.errors import InputError
-from cse.models.encoders import OtherEncoder
 
 # Words (including any inner apostrophes and hyphens), numbers, and single punctuation marks, as in GloVe's vocabulary.
 TOKENS = re.compile(r"\w+(?:['’-]\w+)*|[^\w\s]")

@@ -11,8 +11,8 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 
 from cse import InputError
 from cse.context import Context
-from cse.losses import ContrastiveOptions
 from cse.losses.contrastive import Contrastive
+from cse.losses.options import ContrastiveOptions
 from cse.rng import Draws
 from cse.training.setup import prepare
 from cse.views import BatchStep, Views

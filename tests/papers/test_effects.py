@@ -1,5 +1,6 @@
 """The laboratory (cse reproduce effects): its rows and tables, stored runs, intervals, and a row of a user."""
 
+import csv
 import json
 import re
 from dataclasses import replace
@@ -15,8 +16,8 @@ from cse.evaluation.sts import CLEAN_FILES
 from cse.losses import LOSS_TERMS
 from cse.training.settings.precedence import resolve, with_preset
 from cse_papers.reproduce import effects
-from cse_papers.reproduce.bootstrap import KEPT, TITLES, interval, resampled
-from cse_papers.reproduce.cells import cells_of
+from cse_papers.reproduce.bootstrap import KEPT, TITLES, interval, rank_correlation, resampled
+from cse_papers.reproduce.cells import cells_of, hash_code
 from cse_papers.reproduce.inputs import Inputs, laboratory_inputs, smoke_inputs
 from cse_papers.reproduce.masked import make
 from cse_papers.reproduce.results import changes_on_documents
@@ -53,9 +54,11 @@ def test_the_cells_of_a_row_are_its_temperatures_and_further_seeds_of_two_of_the
 
 
 def test_intervals_hold_the_middle_of_resampled_differences_and_the_variance_over_seeds():
-    assert interval(np.arange(1001.0)[None]) == pytest.approx((25, 975))
+    assert interval(np.arange(1001.0)[None])[:2] == pytest.approx((25, 975))
     seeds = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])  # no variance over pairs; standard error of the mean sqrt(2.5 / 5)
-    low, high = interval(3 + np.tile(seeds[:, None], (1, 2000)))
+    low, high, p = interval(3 + np.tile(seeds[:, None], (1, 2000)))
+    assert p == 2 / 40_000  # no draw is below 0
+    assert interval(np.tile(seeds[:, None], (1, 2000)))[2] > 0.9
     assert (low, high) == pytest.approx((3 - 1.96 * 0.5**0.5, 3 + 1.96 * 0.5**0.5), abs=0.15)
 
 
@@ -79,7 +82,8 @@ def record(row, tau, seed, value, clean=None, draws=None):
     scores = dict.fromkeys(titles, value) | dict.fromkeys(CLEAN_FILES if clean is not None else (), clean)
     steps = draws or [round(100 * value) + step for step in range(100)]
     made = {"row": row, "column": tau, "seed": seed, "scores": scores, "draws": dict.fromkeys(KEPT, steps)}
-    return made | {"identity": {}, "steps": 1, "processor_seconds": 2.0, "train_processor_seconds": 1.0}
+    seconds = {"train_seconds": 7.0, "processor_seconds": 2.0, "train_processor_seconds": 1.0}
+    return made | {"identity": {}, "steps": 1, **seconds}
 
 
 def records(*runs):
@@ -90,13 +94,45 @@ def test_tables_have_rows_for_stored_runs_alone():
     runs = [record("standard", "0.05", 0, 69), record("UNA", "0.05", 0, 70.5), record("focal", "0.07", 0, 68)]
     results = effects.Results(LAB, records(*runs, record("UNA, beta 0.3", "0.05", 0, 70)))
     assert effects.systems(results)[1] == [
-        ["standard", "0.05, published", "1", "69.00", "", "", ""],
-        ["UNA", "0.05, published", "1", "70.50", "+1.50 [+1.50, +1.50]", "+0.82", "same"],
-        ["focal", "0.07, published", "1", "68.00", "-1.00 [-1.00, -1.00]", "+1.64", "**opposite**"],
+        ["standard", "0.05, published", "1", "7", "69.00", "", "", "", ""],
+        ["UNA", "0.05, published", "1", "7", "70.50", "+1.50, one seed", "", "+0.82", "no interval"],
+        ["focal", "0.07, published", "1", "7", "68.00", "-1.00, one seed", "", "+1.64", "no interval"],
     ]
     beta, margin = LAB.comparisons[2], LAB.comparisons[4]
     assert [row[0] for row in effects.comparison(results, beta)[1]] == ["0.5", "0.3"]
     assert effects.comparison(results, margin)[1] == []
+
+
+def test_a_sign_needs_several_seeds_and_a_p_value_that_is_adjusted_over_the_rows():
+    runs = [record("standard", "0.05", seed, 69) for seed in range(3)]
+    wide = list(range(-40, 960, 10))  # of 100 draws, four are below 0: p = 0.08
+    gains = {"UNA": 2, "PCL": 0.3, "SNCSE": -2}
+    runs += [record(name, "0.05", seed, 69 + gain) for name, gain in gains.items() for seed in range(3)]
+    runs += [record("WhitenedCSE", "0.05", seed, 69 + 4.6, draws=[6900 + draw for draw in wide]) for seed in range(3)]
+    for each in runs:
+        if each["row"] == "standard":
+            each["draws"] = dict.fromkeys(KEPT, [6900] * 100)
+    printed = {row[0]: row for row in effects.systems(effects.Results(LAB, records(*runs)))[1]}
+    assert {name: row[-1] for name, row in printed.items()} == {
+        "standard": "",
+        "UNA": "same",
+        "PCL": "same",
+        "SNCSE": "**opposite**",
+        "WhitenedCSE": "undecided",
+    }
+    assert float(printed["UNA"][-3]) == pytest.approx(4 * 2 / 2000)  # the smallest p-value, times four rows
+    assert float(printed["WhitenedCSE"][-3]) == pytest.approx(0.08, abs=0.03)
+
+
+def test_published_and_measured_changes_are_correlated_by_rank():
+    published = LAB.published
+    runs = [record("standard", "0.05", 0, 69)]
+    runs += [record(name, LAB.systems[name], 0, 69 + 2 * change) for name, change in published.items()]
+    (row,) = [each for each in effects.order(effects.Results(LAB, records(*runs)))[1] if "average" in each[0]]
+    assert row[1:] == [str(len(published)), "+1.00 [+1.00, +1.00]"]
+    rho, low, high = rank_correlation(range(9), [3, 0, 1, 2, 8, 4, 5, 6, 7])
+    assert rho == pytest.approx(1 - 6 * (9 + 3 + 16 + 4) / (9 * 80))
+    assert np.arctanh(high) - np.arctanh(low) == pytest.approx(2 * 1.96 * np.sqrt((1 + rho**2 / 2) / 6))
 
 
 def test_the_clean_development_set_chooses_the_temperature_if_all_runs_have_its_score():
@@ -125,7 +161,11 @@ def test_stored_sets_are_read_as_they_were_written(tmp_path):
         ("rows = 1", "rows: must be a list"),
         ('[[rows]]\nname = "UNA"', "the name is taken"),
         ('[[rows]]\nname = "x"\nlike = "y"', "like names no row"),
-        ('[[rows]]\nname = "x"\ntau = 0.06', "tau must be one of"),
+        ('[[rows]]\nname = "x"\ntau = 0.0', "tau must be at least 0.0001, got 0.0"),
+        ('[[rows]]\nname = "x"\ngrid = { "una.beta" = [] }', "grid has a setting without values"),
+        ('[[rows]]\nname = "x"\nsettings = { temperature = 0.1 }', "temperature must be given as tau, or in grid"),
+        ('[[rows]]\nname = "x"\nlike = "z"\n[[rows]]\nname = "z"', "none above it, 'z'"),
+        ('[[rows]]\nname = "x"\npublished = 0.8', "published: must be an object"),
         ('[[rows]]\nname = "x"\nloss = "focal"', "unknown key loss"),
     ],
 )
@@ -134,6 +174,68 @@ def test_a_file_of_rows_with_a_mistake_is_refused(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(InputError, match=message):
         effects.laboratory(file)
+
+
+def test_a_row_of_a_user_may_have_another_loss_a_grid_and_any_temperature(tmp_path):
+    (tmp_path / "rows.toml").write_text(
+        """
+[[rows]]
+name = "other loss"
+settings = { loss = "ball" }
+[[rows]]
+name = "grid"
+settings = { loss_terms = ["ball"] }
+tau = 0.06
+grid = { "una.beta" = [0.2, 0.4], lr = [1e-5] }
+published = { change = 0.8, source = "A. Author (2025), Table 2" }
+[[rows]]
+name = "warm"
+like = "grid"
+tau = 0.2
+"""
+    )
+    lab = effects.laboratory(tmp_path / "rows.toml")
+    recipes = {row.name: row.recipes for row in lab.table.rows}
+    (only,) = recipes["other loss"].values()
+    assert "temperature" not in only.settings
+    found = {column: recipe.settings for column, recipe in recipes["grid"].items()}
+    assert [*found] == ["una.beta 0.2, lr 1e-05", "una.beta 0.4, lr 1e-05"]
+    for settings, beta in zip(found.values(), (0.2, 0.4), strict=True):
+        assert (settings["una"], settings["lr"], settings["temperature"]) == ({"beta": beta}, 1e-5, 0.06)
+    assert [*recipes["warm"]] == [*lab.table.columns, "0.2"]
+    assert recipes["warm"]["0.2"].settings["loss_terms"] == ["ball"]
+    runs = [(cell.row.name, cell.column) for cell in lab.cells(["grid", "other loss", "warm"], 1, {})]
+    assert {name: sum(row == name for row, _ in runs) for name in ("grid", "other loss", "warm")} == {
+        "grid": 2,
+        "other loss": 1,
+        "warm": 6,
+    }
+    rows = [record("standard", "0.05", 0, 69), record("grid", "una.beta 0.2, lr 1e-05", 0, 70)]
+    printed = effects.systems(effects.Results(lab, records(*rows)))[1]
+    assert printed[-1][5:] == ["+1.00, one seed", "", "+0.80", "no interval"]
+
+
+def test_a_changed_comment_discards_no_runs(tmp_path):
+    path = tmp_path / "mine.py"
+    hashes = []
+    for text in ("x = 1\n", "# why\nx = 1  # one\n", "x = 2\n"):
+        path.write_text(text)
+        hashes.append(hash_code(str(path)))
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
+def test_the_tables_are_also_written_as_csv_and_drawn(tmp_path, cse_here):
+    runs = [record(name, "0.05", seed, 69 + gain) for name, gain in (("standard", 0), ("UNA", 1)) for seed in range(2)]
+    write_sets(tmp_path / "runs.parquet", {"one": records(*runs)})
+    outputs = ["--csv", tmp_path / "t.csv", "--picture", tmp_path / "t.svg"]
+    done = cse_here("reproduce", "effects", "--stored", tmp_path / "runs.parquet", *outputs)
+    assert done.returncode == 0, done.stderr
+    cells = list(csv.DictReader((tmp_path / "t.csv").read_text(encoding="utf8").splitlines()))
+    found = {
+        each["column"]: each["value"] for each in cells if (each["table"], each["row"]) == ("Systems (one)", "UNA")
+    }
+    assert (found["seeds"], found["mean of seven"], found["published change"]) == ("2", "70.00", "+0.82")
+    assert "UNA" in (tmp_path / "t.svg").read_text(encoding="utf8")
 
 
 @pytest.mark.slow
@@ -237,7 +339,7 @@ def stored_tables():
 def test_the_tables_of_the_page_are_those_of_the_stored_runs(stored_tables):
     page = (ROOT / "docs" / "effects.md").read_text(encoding="utf8")
     shown = re.findall(r"^### (.*)\n\n((?:\|.*\n)+)", page, re.MULTILINE)
-    assert len(shown) > 20
+    assert len(shown) == 2
     for title, rows in shown:
         assert rows.splitlines() == effects.markdown(*stored_tables[title]), title
 

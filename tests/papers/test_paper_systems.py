@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from cse import Encoder, InputError, train
 from cse.augment.base import View
 from cse.context import Context
-from cse.features.base import hooked
+from cse.hooks.base import hooked
 from cse.rng import Draws
 from cse.training.batches.tokens import Prefetcher
 from cse.training.setup import prepare

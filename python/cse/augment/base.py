@@ -44,7 +44,7 @@ class View:
     dropout: float | None = None
     """Dropout probability of the transformer; None: the value in its configuration."""
     hook: str | None = None
-    """Name of the hook that changes this forward pass; see ``cse.features.HOOKS``."""
+    """Name of the hook that changes this forward pass; see ``cse.hooks.HOOKS``."""
     draws: str = ""
     """Prefix of the purposes of the random numbers that the hook draws."""
 

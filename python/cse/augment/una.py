@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..tfidf.options import Beta, Radius, Surface, check_radius
-from . import UNAOptions as UNAOptions
 from .base import Draws, Edit, Example
+from .options import UNAOptions as UNAOptions
 
 
 class UNA(Edit):

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import click
 
-from .. import __version__, errors
-from .._core import report_truncated_files
+from .. import errors
+from .._core import __version__, report_truncated_files
 from ..background import STOPPING, handle_stops
 from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence, shortened
 from ..registry import declared, load

@@ -171,7 +171,7 @@ def model_folder(name: str) -> str:
     """Returns a model name unchanged; for the folder of a run, prints and returns the path of its encoder, ``best``."""
     from ..encoder.resolve import best_of_run, check_local
 
-    if ":" not in name:  # KIND:WHAT, of cse.models.encoders
+    if ":" not in name:  # KIND:WHAT, of cse.encoder.other
         check_local(name)
     folder = best_of_run(name)
     if folder != name:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..background import connected
+from ..cluster import connected
 from ..data.readers import SourceFile
 from ..errors import InputError, sentence
 from ..progress import counting

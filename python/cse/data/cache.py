@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core
+import cse._core as _core
+
 from ..background import ProgressCallback, in_thread
 from ..errors import InputError
 from .entries import Entry, cache_folder, open_entry

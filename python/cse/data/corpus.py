@@ -11,7 +11,9 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core, rng
+import cse._core as _core
+
+from .. import rng
 from ..background import ProgressCallback, in_thread
 from ..errors import InputError, check_texts
 from .cache import StoredRows, count_repeats, read_small

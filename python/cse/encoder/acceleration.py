@@ -21,7 +21,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from .. import _core
+import cse._core as _core
+
 from ..views import Frozen
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from .. import _core
+import cse._core as _core
+
 from ..errors import InputError, first_line, unknown
 
 PRECISIONS = ("fp32", "bf16", "auto")

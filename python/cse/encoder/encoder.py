@@ -20,7 +20,6 @@ from torch import nn
 
 from .._core import __version__
 from ..errors import InputError, check_list, for_python, unknown
-from ..models.encoders import ENCODERS, OtherEncoder
 from ..progress import counting
 from .acceleration import batches_by_length
 from .base import Calls, TextEncoder, Vectors, check_finite, unit
@@ -35,6 +34,7 @@ from .modules import (
     split,
     write_older_names,
 )
+from .other import ENCODERS, OtherEncoder
 from .pooling import POOLERS
 from .pooling_modules import MaskPooling, pooler_of, pooling_modules
 from .resolve import (
@@ -66,7 +66,7 @@ class Encoder(TextEncoder, SentenceTransformer):
     Args:
         model: Folder of a trained encoder (``runs/NAME/best``), folder or hub name of a model of transformers or
             sentence-transformers, or ``minilm``. Other kinds of encoders are given as ``onnx:FOLDER`` and so on (see
-            ``cse.models.encoders``).
+            ``cse.encoder.other``).
         pooler: See ``cse.encoder.pooling.POOLERS``. Default: the pooling that the folder declares. For a plain
             Hugging Face folder, which declares none, the default is that of sentence-transformers, ``avg``, or
             ``lasttoken`` for a decoder; ``avg`` is wrong for a model trained with [CLS] pooling.

@@ -14,8 +14,8 @@ from sentence_transformers.sentence_transformer import modules as library
 from torch import nn
 
 from ..errors import InputError
-from ..models.encoders import OtherEncoder
 from .light import LightEncoder
+from .other import OtherEncoder
 from .prompts import plain, templated
 from .resolve import base_of
 from .tokens import TOKENIZING

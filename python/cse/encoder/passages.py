@@ -8,7 +8,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from .. import _core
+import cse._core as _core
+
 from ..errors import InputError
 from ..tfidf.options import word_options
 from .base import unwrapped

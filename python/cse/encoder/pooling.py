@@ -1,4 +1,4 @@
-"""Names of the poolings of token vectors into one vector per sentence; ``cse.encoder.modules`` makes the modules."""
+"""Names of the poolings of token vectors into one vector per sentence; ``pooling_modules`` makes the modules."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, NotRequired, TypedDict
 
-from .. import _core
+import cse._core as _core
+
 from ..errors import InputError, first_line, shortened, shown
 from ..io import read_json
 

@@ -14,7 +14,8 @@ from itertools import islice
 from math import isfinite
 from typing import Any
 
-from .. import _core
+import cse._core as _core
+
 from ..errors import InputError
 from ..tfidf.options import word_options
 from .base import unwrapped

@@ -19,7 +19,7 @@ EVALUATIONS: Registry[type[Evaluation]] = Registry(
         "sts-dev": "cse.evaluation.sts:CleanDevelopment",
         "geometry": "cse.evaluation.geometry:Geometry",
         "halves": "cse.evaluation.geometry:SplitHalf",
-        "labels": "cse.evaluation.measures:Labels",
+        "labels": "cse.evaluation.labels:Labels",
         "retrieval": "cse.evaluation.retrieval:Retrieval",
         "mteb": "cse.evaluation.mteb:Mteb",
     },

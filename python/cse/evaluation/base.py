@@ -9,7 +9,7 @@ from functools import partial
 from inspect import signature
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from ..errors import InputError, shown
 from ..options import NoOptions
 
 Progress = Callable[[int], None]
+T = TypeVar("T")
 
 
 class Encodes(Protocol):
@@ -120,7 +121,7 @@ def find_file(folder: Path, names: Sequence[str]) -> Path:
     raise InputError(f"{folder}: has none of {', '.join(names)}; name the folder that has the file")
 
 
-def needed(data: str | None, what: str) -> str:
+def needed(data: T | None, what: str) -> T:
     """Returns the value of ``--data``; raises ``InputError`` if it was not given."""
     if data is None:
         raise InputError(f"--data: name {what}")
@@ -207,6 +208,8 @@ class Sample:
     """
     unit: str = "examples"
     """What an example is, in the plural, such as ``rows``."""
+    measure: str = ""
+    """Name of the measure in a verdict; "": that of the task."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +237,8 @@ class Evaluation(ABC):
 
     Args:
         options: An instance of ``Options``.
-        data: Value of ``--data``, a file or a folder; None if it was not given.
+        data: Value of ``--data``, a file or a folder; None if it was not given. Some evaluations also take their data
+            in memory; their constructors say in which form.
     """
 
     Options: ClassVar[type] = NoOptions
@@ -244,7 +248,7 @@ class Evaluation(ABC):
     ranks: ClassVar[bool] = False
     """Whether the evaluation ranks documents, so that it evaluates the options of a ``System`` (``ranking.py``)."""
 
-    def __init__(self, options: Any, data: str | None) -> None:
+    def __init__(self, options: Any, data: Any) -> None:
         self.options, self.data = options, data
 
     @abstractmethod

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from annotated_types import Ge
 
 from ..data import readers
 from ..data.corpus import HELD_OUT_WORDS, Corpus
 from ..data.words import cut_in_two
 from ..errors import InputError
-from ..options import Opt
 from ..ties import at_least
 from .base import Encodes, Evaluation, Progress, Report, Sample, embed, needed, read_pairs
+from .options import SplitHalfOptions
 
 Vectors = npt.NDArray[np.float64]
 
@@ -156,23 +155,20 @@ def score_halves(model: Encodes, sentences: Sequence[str], progress: Progress | 
     return HalvesScore(*scores, len(sentences), per_sentence=ranks, found_first=first)
 
 
-@dataclass(frozen=True)
-class SplitHalfOptions:
-    limit: Annotated[int, Ge(2), Opt("maximum number of sentences; the first ones in the corpus are used")] = 2000
-    column: Annotated[str | None, Opt("column that holds the sentences, if the corpus is a table")] = None
-
-
 class SplitHalf(Evaluation):
-    """Split-half scores on the distinct sentences of at least 8 words in a corpus."""
+    """Split-half scores on the distinct sentences of at least 8 words in a corpus, or on sentences in memory."""
 
     Options = SplitHalfOptions
     summary = (
         "mean reciprocal rank of half a sentence, with its other half as the query, on --data CORPUS; needs no labels"
     )
 
-    def __init__(self, options: Any, data: str | None) -> None:
+    def __init__(self, options: Any, data: str | list[str] | None) -> None:
         super().__init__(options, data)
         path = needed(data, "a corpus with one sentence per line")
+        if not isinstance(path, str):
+            self.texts = path
+            return
         corpus = Corpus.read(readers.resolve(path, options.column, "--set halves.column=NAME"))
         _, first = np.unique(corpus.hashes(), return_index=True)
         long = np.flatnonzero(corpus.word_counts() >= HELD_OUT_WORDS)
@@ -187,3 +183,22 @@ class SplitHalf(Evaluation):
         score = score_halves(encoder, self.texts, progress)
         row = {"task": str(self.data), "sentences": score.sentences, **score.to_dict()}
         return Report([row], samples=[Sample(f"{self.data}: mrr", score.per_sentence)])
+
+
+class PairSearch(Evaluation):
+    """How often each text of a pair ranks the other first among all, on two lists of texts in memory."""
+
+    def __init__(self, options: Any, data: tuple[list[str], list[str]]) -> None:
+        super().__init__(options, data)
+        self.columns = data
+
+    def work(self) -> int:
+        return sum(map(len, self.columns))
+
+    def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
+        """Returns a report whose sample is 100, 50 or 0 where both texts, one or neither ranks the other first."""
+        ranks = half_ranks(*embed(encoder, self.columns, progress))
+        found = np.asarray(sum(50.0 * (each == 1) for each in ranks))
+        task = "held-out pairs that find each other"
+        row = {"task": task, "pairs": len(found), "score": float(found.mean())}
+        return Report([row], samples=[Sample(task, found, unit="pairs")])

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from ..encoder.encoder import Encoder
 from ..errors import InputError, shortened
-from ..options import Opt
 from .base import Adapted, Encodes, Evaluation, Report
+from .options import MtebOptions
 from .retrieval import METRICS
-
-
-@dataclass(frozen=True)
-class MtebOptions:
-    tasks: Annotated[tuple[str, ...], Opt("names of tasks of mteb, such as SciFact")] = ()
 
 
 class Mteb(Evaluation):

@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
-from annotated_types import Ge
 
 from ..data.pairs import number_of
 from ..encoder.base import compared_by, unwrapped
@@ -27,10 +25,10 @@ from ..encoder.encoder import Encoder
 from ..encoder.passages import Cutter
 from ..errors import InputError, shown
 from ..io import parse_json
-from ..options import Opt
 from ..ties import best, comparable
 from .base import Encodes, Evaluation, Progress, Report, Sample, find_file, needed, read_lines
 from .geometry import unit
+from .options import RetrievalOptions
 from .ranking import FromRun
 
 DEPTH = 100
@@ -155,26 +153,6 @@ def _passages(cut: Cutter, texts: Sequence[str]) -> tuple[list[str], list[int]]:
     return parts, firsts
 
 
-@dataclass(frozen=True)
-class RetrievalOptions:
-    split: Annotated[str, Opt("name of the judgements file in qrels/, without .tsv")] = "test"
-    passages: Annotated[
-        int | None,
-        Ge(0),
-        Opt(
-            "cut documents into passages of at most N tokens (0: the model's maximum); a document "
-            "gets the score of its best passage"
-        ),
-    ] = None
-    same_id: Annotated[
-        Literal["auto", "keep", "drop"],
-        Opt(
-            "drop: leave the document with the id of the query out of its ranking; auto: only if most of "
-            "these documents contain the text of the query"
-        ),
-    ] = "auto"
-
-
 class Retrieval(Evaluation):
     """Retrieval metrics on a folder of BEIR or TREC files: corpus, queries and relevance judgements."""
 
@@ -228,7 +206,8 @@ class Retrieval(Evaluation):
         if known := PUBLISHED.get((len(self.queries), len(self.documents))):
             row["published ndcg@10"] = known[1]
             notes.append(f"published ndcg@10: all-MiniLM-L6-v2 on {known[0]}, by embeddings alone (MTEB)")
-        samples = [Sample(f"{self.data}: ndcg@10", values["ndcg@10"])]
+        measure = "nDCG@10 of the judged queries"
+        samples = [Sample(f"{self.data}: ndcg@10", values["ndcg@10"], unit="queries", measure=measure)]
         return Report([row], notes=notes, rankings=rankings, samples=samples)
 
 

@@ -6,19 +6,19 @@ All subsets of a task are concatenated; the score is Spearman's correlation x 10
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from ..options import Opt
 from ..ties import comparable
 from .base import Encodes, Evaluation, Pairs, Progress, Report, Sample, embed, find_file, find_files, needed, read_pairs
 from .geometry import alignment, uniformity, unit
+from .options import STSOptions
 
 # Title and number of pairs of each complete task, keyed by the stem of its file name. The numbers are SentEval's.
 SEVEN = {
@@ -84,6 +84,11 @@ def load_tasks(folder: str | Path, allow_partial: bool = False) -> list[tuple[Ta
                 "file, or pass --allow-partial to score it without an average"
             )
     return tasks
+
+
+def in_memory(sets: Mapping[str, Pairs]) -> list[tuple[Task, Pairs]]:
+    """Returns sets of pairs as tasks, by title."""
+    return [(Task(title, title, None, Path(title)), pairs) for title, pairs in sets.items()]
 
 
 CLEAN = "clean"
@@ -166,15 +171,8 @@ def hard_pairs(sample: Sample, count: int) -> list[dict[str, Any]]:
     return [dict(zip(names, (sample.task, *(each[row] for each in columns)), strict=True)) for row in order]
 
 
-@dataclass(frozen=True)
-class STSOptions:
-    allow_partial: Annotated[
-        bool, Opt("accept incomplete files; the average is given only if all seven test sets are complete")
-    ] = False
-
-
 class STS(Evaluation):
-    """STS tasks in a folder (see ``find_tasks`` for the file names), or any file of scored pairs."""
+    """STS tasks in a folder (see ``find_tasks`` for the file names), a file of scored pairs, or ``Pairs`` by title."""
 
     Options = STSOptions
     paper_row = ("spearman", "average_of_seven")
@@ -182,9 +180,12 @@ class STS(Evaluation):
         "Spearman's correlation on the STS tasks in --data DIR (sts12.test.tsv, ..., sickr.test.tsv), or on FILE.tsv"
     )
 
-    def __init__(self, options: Any, data: str | None) -> None:
+    def __init__(self, options: Any, data: str | dict[str, Pairs] | None) -> None:
         super().__init__(options, data)
-        self.tasks = self.load(needed(data, "the folder of the STS files (sts12.test.tsv, ..., sickr.test.tsv)"))
+        if isinstance(data, dict):
+            self.tasks = in_memory(data)
+        else:
+            self.tasks = self.load(needed(data, "the folder of the STS files (sts12.test.tsv, ..., sickr.test.tsv)"))
 
     def load(self, data: str) -> list[tuple[Task, Pairs]]:
         return load_tasks(data, self.options.allow_partial)
@@ -205,7 +206,8 @@ class STS(Evaluation):
             score = score_vectors(pairs, left, right)
             row = {"task": task.title, "key": task.key, "pairs": score.pairs, "expected": task.expected}
             rows.append({**row, **score.to_dict()})
-            samples.append(Sample(task.title, pair_cosines(left, right), pairs.gold, (pairs.left, pairs.right)))
+            about = (pairs.gold, (pairs.left, pairs.right), "pairs", f"Spearman's correlation on {task.title}")
+            samples.append(Sample(task.title, pair_cosines(left, right), *about))
             if math.isnan(score.spearman):
                 notes.append(f"{task.title}: {NOT_SCORED}")
             if task.is_complete(pairs):
@@ -226,7 +228,7 @@ class CleanDevelopment(STS):
     summary = "Spearman's correlation on STS-B dev and SICK-R train and dev without pairs of a test set, in --data DIR"
 
     def load(self, data: str) -> list[tuple[Task, Pairs]]:
-        return [(Task(title, title, None, Path(data)), pairs) for title, pairs in clean_development(data).items()]
+        return in_memory(clean_development(data))
 
 
 PUBLISHED = [

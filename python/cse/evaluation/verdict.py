@@ -38,7 +38,9 @@ class Verdict:
 def judge(before: Sequence[Sample], after: Sequence[Sample], notes: Sequence[str] = ()) -> Verdict:
     """Returns the verdict on the second of two encoders, from the samples of both for the same measures, in order."""
     first, second = ([Report([], samples=list(side))] for side in (before, after))
-    return conclude(adjust(compare(first, second, seeds=False)), [sample.unit for sample in before], notes)
+    records = adjust(compare(first, second, seeds=False))
+    named = [{**record, "task": sample.measure or sample.task} for record, sample in zip(records, before, strict=True)]
+    return conclude(named, [sample.unit for sample in before], notes)
 
 
 def conclude(records: Sequence[dict[str, Any]], units: Sequence[str], notes: Sequence[str] = ()) -> Verdict:

@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy, log_softmax, normalize
 
 from ..errors import InputError
 from ..views import BatchStep, RowStep, Views
-from . import KeepSimilaritiesOptions, MatryoshkaOptions, MLMOptions, parse_dims
 from .base import BatchTerm, RowTerm
+from .options import KeepSimilaritiesOptions, MatryoshkaOptions, MLMOptions, parse_dims
 
 if TYPE_CHECKING:
     from ..context import Context

@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from ..views import BatchStep, Role, Views, equal_entries, roles_by_name
-from . import ContrastiveOptions, incompatibility
 from .base import LOGITS, BatchTerm, mixture_similarity, release_similarities
+from .options import ContrastiveOptions, incompatibility
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _core
+import cse._core as _core
+
 from ..data import words
 from ..errors import InputError
 from ..io import dumps, fresh_folder

@@ -13,10 +13,10 @@ from sentence_transformers.base.losses.merged_forward import embed_columns
 from sentence_transformers.util import all_gather, all_gather_with_grad
 from torch import Tensor, nn
 
-from ..augment import UNAOptions
+from ..augment.options import UNAOptions
 from ..errors import InputError
-from ..losses import ContrastiveOptions
 from ..losses.contrastive import contrastive_loss
+from ..losses.options import ContrastiveOptions
 from ..options import options_of
 from ..rng import partners, valid_candidates
 from ..views import Role, entry_keys

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 
-from .. import _core
-from ..background import RETRIES, connected, enter
+import cse._core as _core
+
+from ..cluster import RETRIES, connected, enter
 from ..data import readers, tables
 from ..data.readers import ReadOptions, SourceFile, reading_options
 from ..errors import InputError

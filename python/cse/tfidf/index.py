@@ -11,7 +11,8 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from .. import _core
+import cse._core as _core
+
 from ..data import readers
 from ..data.readers import ReadOptions, SourceFile, reading_options
 from ..data.tables import MAX_LINE_BYTES

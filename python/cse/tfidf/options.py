@@ -24,7 +24,7 @@ Beta = Annotated[
     Le(1),
     Opt(
         "Mean replacement probability over the words of a sentence, 0 to 1, before probabilities are clipped at 1. "
-        "Even with 0, at least one word is replaced; even with 1, not all words are.",
+        "Even with 0, at least one word is replaced, unless both steps are random; even with 1, not all words are.",
         "BETA",
     ),
 ]
@@ -37,7 +37,8 @@ Radius = Annotated[
     ),
 ]
 ReplaceWhich = Annotated[
-    Literal["tfidf", "random"], Opt("How the words to replace are selected: by TF-IDF or at random.")
+    Literal["tfidf", "random"],
+    Opt("How the words to replace are selected: by TF-IDF or at random (with both steps random, none is forced)."),
 ]
 ReplaceWith = Annotated[
     Literal["radius", "random"], Opt("Where replacements are sampled from: nearby ranks or all terms.")

@@ -23,10 +23,12 @@ from ..data.pairs import LabelledPairs, open_pairs
 from ..encoder.resolve import check_local
 from ..errors import InputError, shortened
 from ..evaluation.sts import CLEAN
+from ..options import NoOptions
 from ..tfidf.index import TfidfIndex
 
 if TYPE_CHECKING:
-    from ..evaluation.measures import LabelledTexts, Measure
+    from ..evaluation.base import Evaluation
+    from ..evaluation.labels import LabelledTexts
 
 FOLDER = "tfidf"
 """The index that is used if no other is given, and the index in the folder of a run that was built for the run."""
@@ -66,12 +68,14 @@ class TrainingData:
         text = ", ".join(filter(None, [*parts, readers.repeated(corpus.files)]))
         return {"corpus": text} | ({} if self.labelled is None else {"columns": self.labelled.describe()})
 
-    def measures(self) -> list[Measure]:
+    def evaluations(self) -> list[Evaluation]:
         """Returns what judges the encoder at the end: the texts with labels, or the held-out pairs."""
-        from ..evaluation.measures import FEWEST, held_out_pairs
+        from ..evaluation.geometry import PairSearch
+        from ..evaluation.labels import FEWEST, Labels
+        from ..evaluation.options import LabelsOptions
 
         if self.judged is not None:
-            return [self.judged]
+            return [Labels(LabelsOptions(), self.judged)]
         if self.labelled is None or len(self.split.held_out) < FEWEST:
             return []
         columns = self.labelled.corpora[:2]
@@ -80,7 +84,8 @@ class TrainingData:
         rows = rows[~(np.isin(hashes[0][rows], trained) | np.isin(hashes[1][rows], trained))]
         for column in hashes:
             rows = rows[np.unique(column[rows], return_index=True)[1]]
-        return [held_out_pairs(*(corpus.take(rows) for corpus in columns))] if len(rows) >= FEWEST else []
+        anchors, positives = (corpus.take(rows) for corpus in columns)
+        return [PairSearch(NoOptions(), (anchors, positives))] if len(rows) >= FEWEST else []
 
     def fingerprints(self, index: str | None, others: dict[str, str]) -> dict[str, Any]:
         """Returns what ``check_same`` compares in a resumed run; ``others`` are those of ``Context.depends_on``."""
@@ -163,7 +168,7 @@ def open_data(context: Context, progress: ProgressCallback, texts: Sequence[str]
         sentences = open_corpus(settings.corpus, settings.column, index, progress, texts, **reading)
     left_out = 0 if labelled is None else labelled.left_out  # by --where or --min-score
     if settings.labels is not None:
-        from ..evaluation.measures import choose_labelled
+        from ..evaluation.labels import choose_labelled
 
         judged, chosen, unjudged = choose_labelled(sentences, settings.labels)
         rows, left_out = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)

@@ -29,7 +29,7 @@ from .run import RunResult as RunResult
 from .settings.config import TrainConfig
 from .settings.precedence import resumed_config as resumed_config
 from .setup import prepare
-from .step.distributed import Agreement, StopRequest, World, connected
+from .step.ranks import Agreement, StopRequest, World, connected
 from .step.recorded import RecordedStep
 from .step.step import training_step
 from .watching import MetricBuffer, SlowSteps, failures
@@ -52,7 +52,7 @@ def train(
     In this folder, ``best/`` is the selected encoder, and ``last/`` is the encoder after the last step. The encoder is
     evaluated before training, every ``eval_every`` steps, and after the last step. On SIGINT, SIGTERM or SIGHUP, the
     step in progress is finished and a checkpoint is saved. Processes started by torchrun train together; see
-    ``cse.training.step.distributed``.
+    ``cse.training.step.ranks``.
 
     Args:
         config: The training configuration. With ``resume``, the values that were given for the run, some of them
@@ -100,7 +100,7 @@ def train(
                 f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps already done; raise it"
             )
         check_same(checkpoint.state["data"], run.data, f"--resume {resume}")
-        outputs.load_state(checkpoint, run.state, run.device, world.rank)
+        outputs.load_state(checkpoint, run, world.rank)
         return Trainer(run, world, shown, checkpoint).run()
 
 
@@ -259,8 +259,8 @@ class Trainer:
             self.callback.on_evaluate(state.step, record)
             if keep:
                 outputs.save(run, "best")
-                if state.step == 0 and run.measures:
-                    state.selector.before = outputs.judged(run)
+                if state.step == 0 and run.judge.evaluations:
+                    run.judge.before = run.judge.samples(outputs.load_best(run))
         return time.perf_counter() - began
 
     def out_of_patience(self) -> bool:
@@ -306,7 +306,13 @@ class Trainer:
         run, state, selector = self.prepared, self.state, self.state.selector
         if not self.world.is_main:
             return RunResult(run.folder, state.step, 0, state.seconds, 0, {}, {}, {}, [], {}, [], {})
-        sts, verdict = outputs.conclude(run, self.callback)
+        best = None
+        if run.evaluation.tasks or (run.judge.evaluations and selector.best_step > 0):
+            self.callback.on_status("evaluating best/")
+            best = outputs.load_best(run)
+        verdict = run.judge.verdict(selector, best)
+        outputs.save_card(run, verdict)
+        sts = run.evaluation.scores(best, self.callback.on_warning) if best else {}
         result = RunResult(
             folder=run.folder,
             steps=state.step,

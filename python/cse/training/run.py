@@ -1,4 +1,4 @@
-"""A training run that is ready to start, what it is evaluated on, and its result."""
+"""A training run that is ready to start, and its result."""
 
 from __future__ import annotations
 
@@ -8,58 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..augment.base import Draws, Edit, Example
+from ..augment.base import Example
 from ..encoder.saving import BaseWeights
-from ..encoder.trained import SentenceEncoder
-from ..evaluation import measures as measuring
-from ..evaluation.base import Pairs
-from ..evaluation.measures import Measure
-from ..evaluation.sts import Task, load_tasks, read_dev
 from .batches.batches import Batches
 from .batches.tokens import StoredTokens
-from .data import RunIndex, TrainingData
-from .selection import Selector
+from .data import RunIndex
+from .judging import Judge
+from .selection import EvaluationData
 from .step.encode import Forward
-from .step.state import Schedule, TrainState
-
-SAMPLE = 64  # number of rows whose embeddings are checked before training and at each evaluation
-
-
-@dataclass(frozen=True)
-class EvaluationData:
-    """What a run is evaluated on."""
-
-    pairs: dict[str, Pairs]
-    """The scored pairs that select best/, by file name; if there are none, held-out rows are scored without labels."""
-    judging: dict[str, Pairs]  # the scored pairs that judge it; empty if all pairs of the files select
-    queries: list[Measure]  # the measure of the judged queries, if any
-    tasks: list[tuple[Task, Pairs]]  # STS tasks on which best/ is evaluated at the end
-
-    def selector(
-        self, encoder: SentenceEncoder, data: TrainingData, negative: Edit | None, seed: int, precision: str
-    ) -> Selector:
-        """Returns the object that selects best/; ``negative`` makes the synthetic negatives whose cosine is logged."""
-        rows = data.split.held_out
-        held_out = data.corpus.take(rows)
-        synthetic = negative(held_out, rows, Draws(seed, 0)) if held_out and negative else []
-        sample = list(dict.fromkeys(data.corpus.take(data.split.train[:SAMPLE])))
-        halved = bool(self.judging)
-        return Selector(encoder, self.pairs, held_out, synthetic, precision, sample, halved=halved)
-
-    def measures(self, data: TrainingData) -> list[Measure]:
-        """Returns what judges best/, in this order: judged queries, labels, development sets, held-out pairs."""
-        halves = [measuring.scored_pairs(name, pairs) for name, pairs in self.judging.items()]
-        of_data = data.measures()
-        return [*self.queries, *halves, *of_data] if data.labelled else [*self.queries, *of_data, *halves]
-
-
-def open_evaluation(settings: Any, whole: bool) -> EvaluationData:
-    """Reads the development sets, the judged queries and the STS tasks that the ``TrainConfig`` names."""
-    tasks = load_tasks(settings.data, settings.allow_partial) if settings.data else []
-    queries = [measuring.judged_queries(settings.judged_queries)] if settings.judged_queries else []
-    pairs = read_dev(settings.dev, settings.data)
-    selecting, judging = (pairs, {}) if whole or not pairs else measuring.halve(pairs)
-    return EvaluationData(selecting, judging, queries, tasks)
+from .step.optimiser import Schedule
+from .step.state import TrainState
 
 
 @dataclass
@@ -75,9 +33,7 @@ class Run:
     reason: str  # why the precision was chosen
     tokens: dict[int, StoredTokens]  # stored token ids by column number; see open_tokens
     evaluation: EvaluationData  # what selects best/, and the STS tasks
-    measures: list[Measure]
-    """What judges best/ at the end, against the encoder before training; see ``cse.evaluation.verdict``."""
-    unjudged: str  # why the column of labels that was named does not judge; else empty
+    judge: Judge  # what judges best/ at the end, against the encoder before training
     facts: dict[str, str]
     """Descriptions of device, model, loss, corpus and so on, by name; they are shown before training."""
     card: dict[str, Any]  # what the card of a saved model says about the run; see model_card

@@ -1,4 +1,4 @@
-"""Selects the encoder that is saved as ``best/`` by its scores during training.
+"""What a run is evaluated on, and the selection of the encoder that is saved as ``best/``.
 
 With development sets, the encoder with the highest Spearman correlation is selected; this may be the encoder before
 training. Without labels, the last encoder whose embeddings have not collapsed is selected, because the label-free score
@@ -10,21 +10,29 @@ see ``cse.evaluation.geometry``.
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..augment.base import Draws, Edit
 from ..encoder.base import NotFinite
 from ..encoder.trained import SentenceEncoder
 from ..errors import InputError
-from ..evaluation.base import Pairs, Sample
-from ..evaluation.geometry import nearest_others, score_halves, unit
-from ..evaluation.sts import NOT_SCORED, score_pairs
-from ..evaluation.verdict import CANNOT_TELL, NOT_JUDGED, Verdict, judge
+from ..evaluation.base import Encodes, Evaluation, Pairs
+from ..evaluation.geometry import SplitHalf, nearest_others, unit
+from ..evaluation.labels import FEWEST
+from ..evaluation.options import RetrievalOptions, SplitHalfOptions, STSOptions
+from ..evaluation.retrieval import Retrieval
+from ..evaluation.significance import sentence_clusters
+from ..evaluation.sts import NOT_SCORED, STS, Task, load_tasks, read_dev, score_pairs
+from .data import TrainingData
 
 # The embeddings count as collapsed if the MRR is below this fraction of the highest MRR of earlier evaluations.
 COLLAPSED = 0.5
@@ -41,10 +49,7 @@ NEAR_CHANCE, SHARE_OF_THE_WAY = 3.0, 0.25
 # Above this MRR, hardly anything is left to gain.
 NEAR_CEILING = 0.95
 
-HOW_TO_JUDGE = (
-    "to judge it: --labels COLUMN, if CORPUS is a table with a column of labels; or about 20 queries of your own, with "
-    "cse compare MODEL RUN CORPUS --queries FILE --pool POOL.csv"
-)
+SAMPLE = 64  # number of rows whose embeddings are checked before training and at each evaluation
 
 
 def chance_of(sentences: int) -> float:
@@ -78,7 +83,9 @@ class Selector:
         halved: bool = False,
     ) -> None:
         self.halved = halved
-        self.before: list[Sample] = []  # the samples of the measures of the run for the encoder before training
+        self.scoring: dict[str, Evaluation] = {name: STS(STSOptions(), {name: each}) for name, each in pairs.items()}
+        if held_out and not pairs:
+            self.scoring["halves"] = SplitHalf(SplitHalfOptions(), held_out)
         self.model, self.pairs, self.held_out, self.precision = model, pairs, held_out, precision
         self.sample = sample
         self.negatives = negatives or []
@@ -91,19 +98,12 @@ class Selector:
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.float64]]]:
         """Returns what ``restore`` needs: values that can be serialised to JSON, and arrays."""
         arrays = {f"vectors.{i}": vector for i, vector in enumerate(self.vectors)}
-        arrays |= {f"before.{i}": sample.values for i, sample in enumerate(self.before)}
-        values = {name: getattr(self, name) for name in ("records", "best_step", "collapsed", "misses")}
-        before = [[sample.task, sample.unit] for sample in self.before]
-        return {**values, "before": before}, arrays
+        return {name: getattr(self, name) for name in ("records", "best_step", "collapsed", "misses")}, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
         """Restores what ``state`` returned."""
         self.records, self.best_step = values["records"], values["best_step"]
         self.collapsed, self.misses = values["collapsed"], values["misses"]
-        # Gold scores and sentences are those of the samples of the selected encoder; see ``verdict``.
-        self.before = [
-            Sample(task, arrays[f"before.{i}"], unit=name) for i, (task, name) in enumerate(values.get("before", ()))
-        ]
         self.vectors = [arrays[f"vectors.{i}"] for i in range(len([k for k in arrays if k.startswith("vectors.")]))]
 
     @property
@@ -155,13 +155,13 @@ class Selector:
                 "it cannot be trained; use another model or --pooler"
             )
         if self.pairs:
-            record = self._score_pairs()
+            record = self._scores()
             best = self.best_record.get("spearman", -math.inf)
             keep = not self.records or record["spearman"] > best or math.isnan(best)
             if record["uniformity"] > FLAT and self.records and self.records[0]["uniformity"] <= FLAT:
                 self.collapsed.append(step)
         elif self.held_out:
-            record = score_halves(self, self.held_out).to_dict()
+            record = self._scores()
             vectors = unit(self.encode(self.held_out[:NEIGHBOURS]))
             if self.negatives:
                 record["cos_syn"] = float((vectors * unit(self.encode(self.negatives[:NEIGHBOURS]))).sum(1).mean())
@@ -180,9 +180,12 @@ class Selector:
         """Returns the embeddings of texts in the precision of the run, ``(n, D)``."""
         return self.model.encode(texts, precision=self.precision, **settings)
 
-    def _score_pairs(self) -> dict[str, float]:
-        """Returns the mean scores over the development sets and, if there are several, the correlation on each."""
-        scores = {name: score_pairs(self.model, pairs).to_dict() for name, pairs in self.pairs.items()}
+    def _scores(self) -> dict[str, float]:
+        """Returns the scores of the halves of held-out sentences, or the mean scores over the development sets and, if
+        there are several, the correlation on each."""
+        encoder = self.model if self.pairs else self
+        rows = {name: evaluation(encoder).rows[0] for name, evaluation in self.scoring.items()}
+        scores = {name: {key: x for key, x in row.items() if isinstance(x, float)} for name, row in rows.items()}
         record = {key: float(np.mean([score[key] for score in scores.values()])) for key in next(iter(scores.values()))}
         if len(scores) > 1:
             record.update({f"spearman/{name}": score["spearman"] for name, score in scores.items()})
@@ -247,16 +250,80 @@ class Selector:
             return f"{text}: not collapsed; near the ceiling, so it cannot tell more"
         return f"{text}: not collapsed"
 
-    def verdict(self, after: list[Sample], judged: bool, unjudged: str = "") -> Verdict:
-        """Returns the verdict on the selected encoder."""
-        notes = [self.check()] if self.halves else []
-        if not judged:
-            selected = "the development set was used to select best/" if self.pairs else "there are no labels"
-            return Verdict(NOT_JUDGED, unjudged or selected, [], [HOW_TO_JUDGE, *notes])
-        if self.best_step == 0:
-            return Verdict(CANNOT_TELL, "best/ is the encoder before training", [], notes)
-        if [len(sample.values) for sample in after] != [len(sample.values) for sample in self.before]:
-            why = "the encoder before training was judged by other data, or not at all"
-            return Verdict(NOT_JUDGED, why, [], notes)
-        before = [replace(new, values=old.values) for old, new in zip(self.before, after, strict=True)]
-        return judge(before, after, notes)
+
+@dataclass(frozen=True)
+class EvaluationData:
+    """What a run is evaluated on."""
+
+    pairs: dict[str, Pairs]
+    """The scored pairs that select best/, by file name; if there are none, held-out rows are scored without labels."""
+    judging: dict[str, Pairs]  # the scored pairs that judge it; empty if all pairs of the files select
+    queries: list[Evaluation]  # the evaluation on the judged queries, if any
+    tasks: list[tuple[Task, Pairs]]  # STS tasks on which best/ is evaluated at the end
+
+    def selector(
+        self, encoder: SentenceEncoder, data: TrainingData, negative: Edit | None, seed: int, precision: str
+    ) -> Selector:
+        """Returns the object that selects best/; ``negative`` makes the synthetic negatives whose cosine is logged."""
+        rows = data.split.held_out
+        held_out = data.corpus.take(rows)
+        synthetic = negative(held_out, rows, Draws(seed, 0)) if held_out and negative else []
+        sample = list(dict.fromkeys(data.corpus.take(data.split.train[:SAMPLE])))
+        halved = bool(self.judging)
+        return Selector(encoder, self.pairs, held_out, synthetic, precision, sample, halved=halved)
+
+    def scores(self, encoder: Encodes, warn: Callable[[str], None]) -> dict[str, float]:
+        """Returns Spearman's correlation x 100 by STS task; it is NaN, after a warning, for embeddings not finite."""
+        scores = {}
+        for task, pairs in self.tasks:
+            try:
+                scores[task.title] = score_pairs(encoder, pairs).spearman
+            except NotFinite as error:
+                warn(f"{task.title}: {error}")
+                scores[task.title] = math.nan
+        return scores
+
+
+def open_evaluation(settings: Any, whole: bool) -> EvaluationData:
+    """Reads the development sets, the judged queries and the STS tasks that the ``TrainConfig`` names."""
+    tasks = load_tasks(settings.data, settings.allow_partial) if settings.data else []
+    queries: list[Evaluation] = []
+    if folder := settings.judged_queries:
+        if not Path(folder).is_dir():
+            raise InputError(f"--judged-queries {folder}: no such folder; name one with corpus, queries and qrels")
+        queries = [Retrieval(RetrievalOptions(), folder)]
+    pairs = read_dev(settings.dev, settings.data)
+    selecting, judging = (pairs, {}) if whole or not pairs else halve(pairs)
+    return EvaluationData(selecting, judging, queries, tasks)
+
+
+def halve(sets: Mapping[str, Pairs]) -> tuple[dict[str, Pairs], dict[str, Pairs]]:
+    """Splits development sets in two, one half to select by and one to judge by; no sentence is in both. Groups of
+    pairs that share a sentence, directly or through other pairs, are dealt to the halves in turn, the largest first. If
+    a half of a set would have fewer than ``FEWEST`` groups or equal scores, all pairs select, none judge."""
+    rows = [
+        (name, place, *pair)
+        for name, pairs in sets.items()
+        for place, pair in enumerate(zip(pairs.left, pairs.right, strict=True))
+    ]
+
+    def key(group: npt.NDArray[np.int64]) -> tuple[int, bytes]:
+        texts = (text for row in group for text in rows[row][2:])
+        return -len(group), min(hashlib.blake2b(text.encode("utf8", "replace")).digest() for text in texts)
+
+    halves: tuple[list[npt.NDArray[np.int64]], list[npt.NDArray[np.int64]]] = ([], [])
+    counts = [0, 0]
+    for group in sorted(sentence_clusters([row[2] for row in rows], [row[3] for row in rows]), key=key):
+        side = int(counts[1] < counts[0])
+        counts[side] += len(group)
+        halves[side].append(group)
+    split: list[dict[str, Pairs]] = [{}, {}]
+    for half, groups in zip(split, halves, strict=True):
+        for name, pairs in sets.items():
+            own = [[rows[row][1] for row in group if rows[row][0] == name] for group in groups]
+            chosen = sorted(chain.from_iterable(own))
+            texts = ([side[row] for row in chosen] for side in (pairs.left, pairs.right))
+            half[name] = Pairs(pairs.gold[chosen], *texts)
+            if sum(map(bool, own)) < FEWEST or len(set(half[name].gold)) < 2:
+                return dict(sets), {}
+    return split[0], split[1]

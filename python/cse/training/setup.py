@@ -19,7 +19,7 @@ from ..encoder.device import describe_device, pick_device, pick_precision, set_t
 from ..encoder.resolve import Source, find_model
 from ..encoder.trained import SentenceEncoder, check_mask, load_encoder
 from ..errors import InputError
-from ..features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from ..hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.base import BatchTerm, LossTerm
 from ..options import parse_options
@@ -30,13 +30,17 @@ from .batches.checks import check_learnable, examine
 from .batches.tokens import open_tokens
 from .data import RunIndex, TrainingData, open_data
 from .folder.outputs import choose_folder
-from .run import Run, open_evaluation
+from .judging import Judge
+from .run import Run
+from .selection import open_evaluation
 from .settings import precedence
 from .settings.config import ResolvedConfig, TrainConfig
 from .settings.presets import families
-from .step.distributed import World
+from .step.acceleration import accelerate, has_no_dropout
 from .step.encode import Forward, rates_of
-from .step.state import Modules, Schedule, TrainState, accelerate, build_optimizer, has_no_dropout
+from .step.optimiser import Schedule, build_optimizer
+from .step.ranks import World
+from .step.state import Modules, TrainState
 from .watching import SaturationCheck
 
 # Steps from which compiling, which took 32 s on an H200, took less time than it saved (2.4 ms a step there, 4.0 with
@@ -132,8 +136,7 @@ def prepare(
         reason=reason,
         tokens=ids,
         evaluation=evaluated,
-        measures=evaluated.measures(opened),
-        unjudged=opened.unjudged,
+        judge=Judge.of(evaluated, opened),
         facts=facts,
         card={"model": final.model, "seed": final.seed, **public},
         examples=examples,

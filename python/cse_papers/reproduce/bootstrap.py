@@ -90,15 +90,28 @@ def spread(values: Vector) -> Vector:
     return wider
 
 
-def interval(differences: npt.ArrayLike, seed: int = 0) -> tuple[float, float]:
-    """Returns a 95 % interval over pairs and seeds by a hierarchical bootstrap of differences ``(seeds, draws)``. For
-    each draw of pairs, seeds are drawn with replacement 20 times, and their differences are averaged. With one seed,
-    the interval is over pairs only."""
+def interval(differences: npt.ArrayLike, seed: int = 0) -> tuple[float, float, float]:
+    """Returns a 95 % interval over pairs and seeds, and a two-sided p-value, by a hierarchical bootstrap of differences
+    ``(seeds, draws)``. For each draw of pairs, seeds are drawn with replacement 20 times, and their differences are
+    averaged. With one seed, both are over pairs only."""
     wider = spread(np.asarray(differences, dtype=np.float64))
     n, draws = wider.shape
     chosen = np.random.default_rng(seed).integers(0, n, (20, n, draws))
-    low, high = np.quantile(wider[chosen, np.arange(draws)].mean(1), [0.025, 0.975])
-    return float(low), float(high)
+    means = wider[chosen, np.arange(draws)].mean(1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    p = 2 * min(np.mean(means <= 0), np.mean(means >= 0))
+    return float(low), float(high), float(min(max(p, 2 / means.size), 1))
+
+
+def rank_correlation(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
+    """Returns Spearman's correlation of four or more pairs of values, and its 95 % interval (Bonett and Wright, 2000,
+    "Sample size requirements for estimating Pearson, Kendall and Spearman correlations", equation 3)."""
+    from scipy.stats import spearmanr
+
+    rho = float(spearmanr(one, other).statistic)
+    half = 1.96 * math.sqrt((1 + rho**2 / 2) / (len(one) - 3))
+    middle = math.atanh(min(max(rho, -1 + 1e-12), 1 - 1e-12))  # finite, also if the ranks are equal
+    return rho, math.tanh(middle - half), math.tanh(middle + half)
 
 
 def mean_interval(changes: Sequence[Vector], count: int = 2000) -> str:

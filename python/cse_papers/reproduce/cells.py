@@ -8,6 +8,8 @@ stays in ``FOLDER/seed-N/`` and is resumed from its last checkpoint; ``FOLDER/se
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import json
 import re
 import shutil
@@ -80,6 +82,22 @@ class Cell:
         if trained and inputs.corpus is None:
             return "--corpus FILE"
         return None
+
+
+@dataclass
+class Plan:
+    """The cells of some rows of a table."""
+
+    stored: dict[str, list[dict[str, Any]]]
+    """Stored cells by the name of the row."""
+    wanted: list[Cell]
+    """Cells to be run, in order."""
+    notes: dict[str, str]
+    """Why cells of a row are neither stored nor run, by the name of the row."""
+
+    def add(self, cell: Cell, record: dict[str, Any]) -> None:
+        """Adds the record of a cell that has been run and stored."""
+        self.stored.setdefault(cell.row.name, []).append(record)
 
 
 def cells_of(table: Table, rows: Sequence[Row], seeds: Sequence[int]) -> list[Cell]:
@@ -210,9 +228,16 @@ def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
     if cell.table.suite == "effects":  # whose runs are compared pair by pair; the dropout masks depend on the device
         values["device"] = device_name(device)
     if "imports" in recipe.settings:
-        values["imports"] = [hash_file(path) for path in recipe.settings["imports"]]
+        values["imports"] = [hash_code(path) for path in recipe.settings["imports"]]
     normal: dict[str, Any] = json.loads(dumps(values))
     return normal
+
+
+def hash_code(path: str) -> str:
+    """Returns the first 16 hexadecimal digits of the SHA-256 of the syntax tree of a Python file, so that a changed
+    comment does not discard runs."""
+    tree = ast.dump(ast.parse(Path(path).read_bytes(), path))
+    return hashlib.sha256(tree.encode()).hexdigest()[:16]
 
 
 def read_cell(cell: Cell, inputs: Inputs, scorer: Scorer, place: Path) -> dict[str, Any] | None:

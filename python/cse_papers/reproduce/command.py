@@ -49,7 +49,7 @@ def reproduce_command(
         bool,
         Opt(
             "Run each cell for two steps with a tiny model, and print only whether it runs.",
-            excludes=("data", "corpus", "pairs", "files", "max_steps", "picture", "base", "stored", "also"),
+            excludes=("data", "corpus", "pairs", "files", "max_steps", "picture", "csv", "base", "stored", "also"),
         ),
     ] = False,
     dry_run: Annotated[bool, Opt("Only print what would run, and the estimated cost.")] = False,
@@ -70,7 +70,11 @@ def reproduce_command(
     ] = (),
     jobs: Annotated[int, Ge(1), Opt("Number of runs at a time, each in its own process.", "N")] = 1,
     keep_models: Annotated[bool, Opt("Keep the encoders, not only their scores.")] = False,
-    picture: Annotated[str | None, Opt("Plot the table to this .png or .svg file.", "FILE")] = None,
+    csv: Annotated[str | None, Opt("Also write the tables to this file, one cell per line.", "FILE.csv")] = None,
+    picture: Annotated[
+        str | None,
+        Opt("Plot the table to this .png or .svg file; of effects, published and measured changes of systems.", "FILE"),
+    ] = None,
     device: Device = "auto",
     precision: Precision = "auto",
     threads: Threads = 0,
@@ -83,13 +87,14 @@ def reproduce_command(
     only the published values are printed. The authors of cse have not reproduced any table at full size, which needs a
     GPU.
     """
+    from .effects import known_tables
     from .inputs import open_inputs, smoke_inputs
     from .stored import key_of, read_sets
-    from .suites import Scorer, find_table, tables
-    from .work import Work, announce, run, run_laboratory, show_domain, show_tables
+    from .suites import Scorer, find_table
+    from .work import Shown, Work, announce, run, run_laboratory, show_domain, show_tables
 
     if names:
-        printing.echo("\n".join(entry.name for entry in tables().values() if entry.suite))
+        printing.echo("\n".join(entry.name for entry in known_tables().values() if entry.suite))
         return
     lab = None
     if table == "effects":
@@ -115,9 +120,10 @@ def reproduce_command(
         )
     if data is not None:
         published = published.within(Path(data))
-    if picture is not None and published.suite in ("effects", "domain"):
+    if picture is not None and published.suite == "domain":
         raise InputError(f"--picture has no effect on the table {table}; omit --picture")
     rows = published.find_rows(selected)
+    shown = Shown(as_json, csv, picture)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
     sets = {} if stored is None else read_sets(stored)
     if data is None and sets and published.suite in ("effects", "domain"):
@@ -125,9 +131,9 @@ def reproduce_command(
             raise InputError("--row has no effect on the tables of --stored; add --data to run rows, or omit --row")
         try:
             if lab is not None:
-                show_tables(lab, sets, as_json)
+                show_tables(lab, sets, shown)
             else:
-                show_domain(published, sets, as_json)
+                show_domain(published, sets, shown)
         except (KeyError, StopIteration):
             raise InputError(f"--stored {stored}: holds no runs of the table {table}; name another file") from None
         return
@@ -144,14 +150,14 @@ def reproduce_command(
     scorer = Scorer(published.suite, published.columns, inputs.data, inputs.partial, also)
     work = Work(published, rows, range(seeds), inputs, scorer, place, keep_models, smoke, jobs)
     if lab is not None and not smoke:
-        run_laboratory(lab, work, dry_run, as_json)
+        run_laboratory(lab, work, dry_run, shown)
         return
     chosen = work.plan(None if lab is None else lab.trial([row.name for row in rows]))
     announce(chosen, work, dry_run)
     if dry_run:
         return
     failed = run(chosen, work)
-    from .results import markdown, panels, to_dict, trial
+    from .results import flat, markdown, panels, to_dict, trial
 
     if smoke:
         found = trial(published, rows, failed, chosen)
@@ -163,23 +169,19 @@ def reproduce_command(
         return
     stored_cells, notes = chosen.stored, chosen.notes
     if published.suite == "domain":
-        show_domain(published, {"": {key_of(each): each for some in stored_cells.values() for each in some}}, as_json)
+        show_domain(published, {"": {key_of(each): each for some in stored_cells.values() for each in some}}, shown)
         return
-    shown = [markdown(published, rows, stored_cells, notes)]
-    printing.result(to_dict(published, rows, stored_cells, notes), as_json, shown)
-    if picture is not None:
-        from cse.reports.style import write
-
-        write(panels(published, rows, stored_cells), Path(picture))
-        printing.say(f"wrote {picture}")
+    values = to_dict(published, rows, stored_cells, notes)
+    printing.result(values, as_json, [markdown(published, rows, stored_cells, notes)])
+    shown.write({published.name: flat(values)}, lambda: panels(published, rows, stored_cells))
 
 
 def show_list(table: Table | None, as_json: bool) -> None:
     """Prints the tables, or the rows of one table and the files they need."""
-    from .suites import tables
+    from .effects import known_tables
 
     records: list[dict[str, Any]] = []
-    for entry in tables().values() if table is None else ():
+    for entry in known_tables().values() if table is None else ():
         trained = sum(bool(row.recipes) for row in entry.rows)
         records.append({"table": entry.name, "rows": len(entry.rows), "with a recipe": trained, "source": entry.source})
     rows = () if table is None else table.rows

@@ -1,35 +1,46 @@
 """The laboratory: the rows of ``tables/effects.toml``, which of them are run, and the tables that compare them.
 
-A row is trained at several temperatures, which are the columns of its table. A comparison (``Comparison``) has rows at
-chosen temperatures. Differences have 95 % intervals over pairs and seeds (see ``bootstrap``).
+A row is trained at several temperatures, or with the values of a grid of its own, which are the columns of its table.
+A comparison (``Comparison``) has rows at chosen temperatures. Changes over two or more seeds have 95 % intervals over
+pairs and seeds and p-values (see ``bootstrap``), which Holm's method adjusts over the rows of a table.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 import numpy as np
 
 from cse.errors import InputError
-from cse.evaluation.significance import direction
+from cse.evaluation.significance import direction, holm
 from cse.evaluation.sts import CLEAN_FILES
 from cse.io import read_toml
+from cse.losses import CONTRASTIVE_LOSSES
 
-from .bootstrap import TITLES, interval
+from .bootstrap import TITLES, interval, rank_correlation
 from .cells import Cell
 from .stored import Records
-from .suites import Recipe, Row, Table, find_table, resource
+from .suites import Recipe, Row, Table, find_table, merged, resource, tables
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from cse.reports.style import Panel
 
 BEFORE = "before training"
 FIRST = "standard"
 """The row that systems are compared with."""
 GEOMETRY = ("alignment", "uniformity")
+OWN = "own"
+"""The column of a row of a user whose loss is not contrastive, so that it has no temperature, and that has no grid."""
 Printed = tuple[list[str], list[list[str]]]
 """Names of columns, and rows of cells."""
 
@@ -60,9 +71,18 @@ class Laboratory:
     table: Table
     systems: Mapping[str, str]
     """The rows that are run at all temperatures, with that of their paper."""
-    published: Mapping[str, list[list[str]]]
-    """For some systems, the published table and row of the system, and of the one that its paper compares with."""
+    published: Mapping[str, float]
+    """For some systems, the published change of the mean of the seven sets."""
     comparisons: tuple[Comparison, ...]
+
+    def columns(self, row: str) -> tuple[str, ...]:
+        """Returns the temperatures of a row, or the values of its grid."""
+        known = next(each for each in self.table.rows if each.name == row)
+        return tuple(column for column in known.recipes if column is not None)
+
+    def same(self, column: str) -> str:
+        """Returns the column of the first row that a column of another row is compared with."""
+        return column if column in self.table.columns else self.systems[FIRST]
 
     def cell(self, row: str, tau: str | None, seed: int | None) -> Cell:
         """Returns a cell of a row."""
@@ -77,7 +97,8 @@ class Laboratory:
         compared = [each for each in self.comparisons if any(line.row in chosen for line in each.lines)]
         chosen |= {FIRST} if chosen & self.systems.keys() else set()
         systems = [name for name in self.systems if name in chosen]
-        keys += [(name, tau, 0) for tau in self.table.columns for name in systems]
+        taus = dict.fromkeys([*self.table.columns, *(tau for name in systems for tau in self.columns(name))])
+        keys += [(name, tau, 0) for tau in taus for name in systems if tau in self.columns(name)]
         runs = [(name, tau) for name in systems for tau in (self.systems[name], best.get(name)) if tau is not None]
         runs += [
             (line.row, line.tau)
@@ -118,11 +139,14 @@ def laboratory(file: Path | None = None, imports: tuple[str, ...] = ()) -> Labor
     known = resource("effects.toml")
     more = [] if file is None else _read_rows(file, known)
     common, columns = known["settings"], tuple(known["columns"])
-    systems = {each["name"]: f"{each.get('tau', 0.05):g}" for each in [*known["rows"], *more]}
     settings: dict[str, dict[str, Any]] = {}
+    grids: dict[str, dict[str, dict[str, Any]]] = {}  # changed settings by row and column
     for each in [*known["rows"], *more]:
         own = {**each.get("settings", {}), **({"imports": list(imports)} if each in more and imports else {})}
         settings[each["name"]] = _joined(settings.get(each.get("like", ""), common), own)
+        grids[each["name"]] = _grid(each, settings[each["name"]], columns)
+    named = {each["name"]: f"{each.get('tau', 0.05):g}" for each in [*known["rows"], *more]}
+    systems = {name: tau if tau in grids[name] else next(iter(grids[name])) for name, tau in named.items()}
     taus = dict(systems)
     for name, changes in known["changes"].items():
         settings |= {f"{name}, {change}": _joined(settings[name], own) for change, own in changes.items()}
@@ -140,7 +164,10 @@ def laboratory(file: Path | None = None, imports: tuple[str, ...] = ()) -> Labor
             name,
             "",
             (math.nan,) * len(columns),
-            recipes={tau: Recipe(None, {**own, "temperature": float(tau)}) for tau in columns},
+            recipes={
+                column: Recipe(None, merged(own, change))
+                for column, change in (grids.get(name) or _grid({}, own, columns)).items()
+            },
         )
         for name, own in settings.items()
     ]
@@ -154,15 +181,51 @@ def laboratory(file: Path | None = None, imports: tuple[str, ...] = ()) -> Labor
             lines.append(Line(label, row, tau or taus[row], cell))
         comparisons.append(Comparison(table["title"], table["score"], tuple(lines)))
     published = {each["name"]: each["published"] for each in known["rows"] if "published" in each}
+    changes = {
+        name: published_value(*of, "Avg.") - published_value(*reference, "Avg.")
+        for name, (of, reference) in published.items()
+    }
+    changes |= {each["name"]: each["published"]["change"] for each in more if "published" in each}
     whole = Table("effects", known["source"], known["metric"], columns, tuple(rows), known["suite"])
-    return Laboratory(whole, systems, published, tuple(comparisons))
+    return Laboratory(whole, systems, changes, tuple(comparisons))
+
+
+def _grid(row: Mapping[str, Any], settings: Mapping[str, Any], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Returns the changed settings of a row by column: those of its grid, else the temperatures if its loss is
+    contrastive, else none."""
+    contrastive = settings["loss"] in CONTRASTIVE_LOSSES
+    own = {"temperature": float(row.get("tau", 0.05))} if contrastive else {}
+    if grid := row.get("grid"):
+        found = {}
+        for values in product(*grid.values()):
+            change: dict[str, Any] = dict(own)
+            for name, value in zip(grid, values, strict=True):
+                method, _, option = name.rpartition(".")
+                change = merged(change, {method: {option: value}} if method else {option: value})
+            found[", ".join(f"{name} {value}" for name, value in zip(grid, values, strict=True))] = change
+        return found
+    if not contrastive:
+        return {OWN: {}}
+    taus = dict.fromkeys([*columns, *([f"{row['tau']:g}"] if "tau" in row else [])])
+    return {tau: {"temperature": float(tau)} for tau in taus}
+
+
+class UserChange(TypedDict):
+    """A published change of the mean of the seven STS test sets, in points, and where it is published."""
+
+    change: float
+    source: str
 
 
 class UserRow(TypedDict):
+    """A row of the file of ``--rows``; ``grid`` has the values of settings and options, such as ``mine.margin``."""
+
     name: str
     like: NotRequired[str]
     tau: NotRequired[float]
     settings: NotRequired[dict[str, Any]]
+    grid: NotRequired[dict[str, list[Any]]]
+    published: NotRequired[UserChange]
 
 
 class RowsFile(TypedDict):
@@ -172,22 +235,27 @@ class RowsFile(TypedDict):
 def _read_rows(file: Path, known: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the rows of the user's file."""
     rows: list[dict[str, Any]] = [{**each} for each in read_toml(file, RowsFile)["rows"]]
+    likes = [row["name"] for row in known["rows"]]
     taken = [BEFORE, *(each["name"] for each in known["rows"])]
     taken += [f"{name}, {change}" for name, changes in known["changes"].items() for change in changes]
     for each in rows:
-        name, tau = each["name"], f"{each.get('tau', 0.05):g}"
-        wrong = next(
-            (f"unknown key {key}, not name, like, tau or settings" for key in each.keys() - UserRow.__annotations__), ""
-        )
+        name = each["name"]
+        unknown_key = next(iter(each.keys() - UserRow.__annotations__), "")
+        wrong = f"unknown key {unknown_key}, not one of {', '.join(UserRow.__annotations__)}" if unknown_key else ""
         if name in taken:
             wrong = "the name is taken; choose another one"
-        elif each.get("like", name) not in {name, *(row["name"] for row in known["rows"])}:
-            wrong = f"like names no row of the laboratory, {each['like']!r}"
-        elif tau not in known["columns"]:
-            wrong = f"tau must be one of {', '.join(known['columns'])}"
+        elif "like" in each and each["like"] not in likes:
+            wrong = f"like names no row of the laboratory and none above it, {each['like']!r}"
+        elif not each.get("tau", 1) >= 1e-4:
+            wrong = f"tau must be at least 0.0001, got {each['tau']}"
+        elif not all(each.get("grid", {"": [0]}).values()):
+            wrong = "grid has a setting without values"
+        elif "temperature" in each.get("settings", {}):
+            wrong = "temperature must be given as tau, or in grid"
         if wrong:
             raise InputError(f"--rows {file}: row {name}: {wrong}")
         taken.append(name)
+        likes.append(name)
     return rows
 
 
@@ -209,9 +277,10 @@ class Results:
         """Returns the best temperature of a row with seed 0, and the development set that chose it. The clean sets
         choose it (the mean of their scores) if all runs have their scores, else STS-B dev. None if a run is not
         stored."""
-        if any((row, tau, 0) not in self.records for tau in self.lab.table.columns):
+        columns = self.lab.columns(row)
+        if any((row, tau, 0) not in self.records for tau in columns):
             return None if self.grid is None else self.grid.selection(row)
-        scores = {tau: self.scores(row, tau, 0) for tau in self.lab.table.columns}
+        scores = {tau: self.scores(row, tau, 0) for tau in columns}
         clean = all(title in each for each in scores.values() for title in CLEAN_FILES)
         titles = [*CLEAN_FILES] if clean else ["STS-B dev"]
         dev = {tau: statistics.fmean(each[title] for title in titles) for tau, each in scores.items()}
@@ -225,28 +294,60 @@ class Results:
     def mean(self, row: str, tau: str, seeds: Sequence[int], score: str) -> float:
         return statistics.fmean(self.scores(row, tau, seed)[score] for seed in seeds)
 
-    def change(
-        self, after: tuple[str, str], before: tuple[str, str], seeds: Sequence[int], score: str
-    ) -> tuple[str, int | None]:
-        """Returns the mean change over the seeds with its interval, as text, and its sign: 0 if 0 is in the interval.
-        Alignment and uniformity have no interval, so that their sign is None: it cannot be told from 0."""
+    def change(self, after: tuple[str, str], before: tuple[str, str], seeds: Sequence[int], score: str) -> Change:
+        """Returns the mean change over seeds. It has an interval if there are two seeds or more; one seed says too
+        little of others (at temperature 0.05, the interval over pairs alone holds the mean change of the other seeds
+        in 4 of 18 rows). Alignment and uniformity have none, since they were not resampled."""
         mean = self.mean(*after, seeds, score) - self.mean(*before, seeds, score)
-        if score in GEOMETRY:
-            return f"{mean:+.3f}", None
+        if score in GEOMETRY or len(seeds) < 2:
+            return Change(mean, score, len(seeds))
         sides = [
             [np.array(self.records[*run, seed]["draws"][score], dtype=np.float64) / 100 for seed in seeds]
             for run in (after, before)
         ]
-        low, high = interval(np.array(sides[0]) - np.array(sides[1]))
-        return f"{mean:+.2f} [{low:+.2f}, {high:+.2f}]", direction(low, high)
+        return Change(mean, score, len(seeds), *interval(np.array(sides[0]) - np.array(sides[1])))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A mean change of a score over seeds, its 95 % interval and p-value; NaN if it has none."""
+
+    mean: float
+    score: str
+    seeds: int
+    low: float = math.nan
+    high: float = math.nan
+    p: float = math.nan
+
+    def __str__(self) -> str:
+        if self.score in GEOMETRY:
+            return f"{self.mean:+.3f}"
+        if math.isnan(self.p):
+            return f"{self.mean:+.2f}, one seed"
+        return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
 
 
 AGREEMENT = ("same", "**opposite**", "undecided", "no interval")
 
 
-def agreement(sign: int | None, published: float) -> str:
-    """Returns whether the sign of a change is the published one, one of ``AGREEMENT``."""
-    return AGREEMENT[3 if sign is None else 2 if sign == 0 else 0 if sign * published > 0 else 1]
+def with_tests(rows: Sequence[tuple[list[str], Change | None, float | None]]) -> list[list[str]]:
+    """Returns the rows of a table with four more cells each: the change, its p-value, adjusted over the rows by Holm's
+    method, the published change, and whether the signs agree, one of ``AGREEMENT``."""
+    tested = [change for _, change, _ in rows if change is not None and not math.isnan(change.p)]
+    adjusted = dict(zip(map(id, tested), holm([change.p for change in tested]), strict=True))
+    found = []
+    for cells, change, published in rows:
+        p = adjusted.get(id(change))
+        row = [*cells, "" if change is None else str(change), "" if p is None else f"{p:.2g}", "", ""]
+        if change is not None and published is not None:
+            sign = 0 if p is None or p >= 0.05 else direction(change.low, change.high)
+            same = AGREEMENT[3 if p is None else 2 if sign == 0 else 0 if sign * published > 0 else 1]
+            row[-2:] = f"{published:+.2f}", same
+        found.append(row)
+    return found
+
+
+TESTED = ["change [95 % interval]", "p (Holm)", "published change", "sign"]
 
 
 @cache
@@ -259,40 +360,44 @@ def published_value(table: str, method: str, column: str) -> float:
 
 def systems(results: Results) -> Printed:
     """Compares systems with the first one, both at their best temperatures, and both at those of the papers."""
-    lab, best, rows = results.lab, results.best(), []
+    lab, best = results.lab, results.best()
+    rows: list[tuple[list[str], Change | None, float | None]] = []
     for system, own in lab.systems.items():
         taus = [("best", best[system], best[FIRST])] if {system, FIRST} <= best.keys() else []
         for which, tau, other in [*taus, ("published", own, lab.systems[FIRST])]:
             seeds = results.seeds(system, tau)
             if not seeds:
                 continue
-            row = [system, f"{tau}, {which}", str(len(seeds)), f"{results.mean(system, tau, seeds, 'mean'):.2f}"]
-            row += ["", "", ""]
             both = [seed for seed in seeds if seed in results.seeds(FIRST, other)]
-            if system != FIRST and both:
-                row[2] += f", {len(both)} compared" if len(both) < len(seeds) else ""
-                row[4], sign = results.change((system, tau), (FIRST, other), both, "mean")
-                if system in lab.published:
-                    value, reference = (published_value(*each, "Avg.") for each in lab.published[system])
-                    row[5:] = f"{value - reference:+.2f}", agreement(sign, value - reference)
-            rows.append(row)
-    return ["system", "tau", "seeds", "mean of seven", "change [95 % interval]", "published change", "sign"], rows
+            compared = system != FIRST and bool(both)
+            few = f", {len(both)} compared" if compared and len(both) < len(seeds) else ""
+            seconds = statistics.median(results.records[system, tau, seed].get("train_seconds", 0.0) for seed in seeds)
+            mean = f"{results.mean(system, tau, seeds, 'mean'):.2f}"
+            cells = [system, f"{tau}, {which}", f"{len(seeds)}{few}", f"{seconds:.0f}", mean]
+            change = results.change((system, tau), (FIRST, other), both, "mean") if compared else None
+            rows.append((cells, change, lab.published.get(system)))
+    return ["system", "tau", "seeds", "seconds", "mean of seven", *TESTED], with_tests(rows)
 
 
 def temperatures(results: Results) -> Printed:
     """Compares systems at each temperature, with seed 0, with the first one at the same temperature."""
-    rows = []
-    for system in results.lab.systems:
-        for tau in sorted(results.lab.table.columns, key=float):
+    lab, rows = results.lab, []
+    for system in lab.systems:
+        for tau in sorted(lab.columns(system), key=_in_order):
             if 0 not in results.seeds(system, tau):
                 continue
-            compared = system != FIRST and 0 in results.seeds(FIRST, tau)
-            change = results.change((system, tau), (FIRST, tau), [0], "mean")[0] if compared else ""
+            compared = system != FIRST and 0 in results.seeds(FIRST, lab.same(tau))
+            change = str(results.change((system, tau), (FIRST, lab.same(tau)), [0], "mean")) if compared else ""
             record = results.records[system, tau, 0]
             values = [f"{record['scores'][score]:.2f}" for score in ("STS-B dev", "mean")]
             cost = f"{record['train_processor_seconds'] / record['steps']:.2f}"
             rows.append([system, tau, *values, change, cost])
-    return ["system", "tau", "STS-B dev", "mean of seven", "change [over pairs]", "core-seconds per step"], rows
+    return ["system", "tau", "STS-B dev", "mean of seven", "change", "core-seconds per step"], rows
+
+
+def _in_order(column: str) -> tuple[float, str]:
+    """The key by which columns are sorted: temperatures as numbers."""
+    return (float(column), "") if re.fullmatch(r"[\d.e-]+", column) else (math.inf, column)
 
 
 def data_sets(results: Results) -> Printed:
@@ -302,7 +407,7 @@ def data_sets(results: Results) -> Printed:
     if (BEFORE, None, None) in results.records:
         groups.append((BEFORE, "", [results.scores(BEFORE, None, None)]))
     for system in results.lab.systems:
-        for tau in results.lab.table.columns:
+        for tau in results.lab.columns(system):
             scores = [results.scores(system, tau, seed) for seed in results.seeds(system, tau)]
             groups += [(system, tau, scores)] if scores else []
     more = {column: None for _, _, scores in groups for each in scores for column in each if column not in known}
@@ -320,42 +425,137 @@ def comparison(results: Results, table: Comparison) -> Printed:
     other rows have fewer, that of its first seed in brackets, with which their means must be compared."""
     first, score = table.lines[0], table.score
     bases = results.seeds(first.row, first.tau)
-    rows, few = [], False
+    rows: list[tuple[list[str], Change | None, float | None]] = []
+    few = False
     for line in table.lines:
         seeds = results.seeds(line.row, line.tau)
         if not seeds:
             continue
         both = [seed for seed in seeds if seed in bases]
         compared = both or seeds
-        mean = results.mean(line.row, line.tau, compared, score)
-        row = [line.label, str(len(compared)), f"{mean:.2f}", "", "", "", ""]
-        reference = None
+        cells = [line.label, str(len(compared)), f"{results.mean(line.row, line.tau, compared, score):.2f}", ""]
         if line.published is not None:
-            value = published_value(*line.published)
-            row[4] = f"{value:.2f}"
-            reference = value - published_value(*(first.published or line.published))
+            cells[3] = f"{published_value(*line.published):.2f}"
+        change = None
         if line is not first and both:
-            row[3], sign = results.change((line.row, line.tau), (first.row, first.tau), both, score)
+            change = results.change((line.row, line.tau), (first.row, first.tau), both, score)
             few = few or len(both) < len(bases)
-            if reference is not None:
-                row[5:] = f"{reference:+.2f}", agreement(sign, reference)
-        rows.append(row)
-    if few and rows[0][0] == first.label:
-        rows[0][2] += f" ({results.mean(first.row, first.tau, bases[:1], score):.2f})"
-    head = [table.title.split(": ")[1], "seeds", score, "change [95 % interval]", "published"]
-    return [*head, "published change", "sign"], rows if len(rows) > 1 else []
+        rows.append((cells, change, published_change(table, line)))
+    if few and rows[0][0][0] == first.label:
+        rows[0][0][2] += f" ({results.mean(first.row, first.tau, bases[:1], score):.2f})"
+    head = [table.title.split(": ")[1], "seeds", score, "published"]
+    return [*head, *TESTED], with_tests(rows) if len(rows) > 1 else []
+
+
+def published_change(table: Comparison, line: Line) -> float | None:
+    """Returns the published change from the first row of a comparison, or None."""
+    if line.published is None:
+        return None
+    return published_value(*line.published) - published_value(*(table.lines[0].published or line.published))
 
 
 def signs(compared: Mapping[str, Printed]) -> Printed:
-    """Counts the changes of each comparison whose sign is that of the paper; the last row has the sums."""
-    rows = []
+    """Counts the changes of each comparison whose sign is that of the paper. The last two rows have the sums of
+    published gains and of published losses, most of which are ablations."""
+    rows, sums = [], {"all published gains": [], "all published losses": []}  # type: ignore[var-annotated]
     for title, (_, lines) in compared.items():
         found = [row[-1] for row in lines if row[-1]]
         if found:
             rows.append([title, *(str(found.count(kind)) for kind in AGREEMENT)])
+        for *_, change, sign in lines:
+            if sign:
+                sums[f"all published {'gains' if float(change) > 0 else 'losses'}"].append(sign)
     if rows:
-        rows.append(["all", *(str(sum(map(int, column))) for column in list(zip(*rows, strict=True))[1:])])
+        rows += [[name, *(str(each.count(kind)) for kind in AGREEMENT)] for name, each in sums.items()]
     return ["table", *(kind.strip("*") for kind in AGREEMENT)], rows
+
+
+def changes_of_systems(results: Results) -> dict[str, tuple[float, Change]]:
+    """Returns the published and the measured change of the systems with a published average, at their temperature."""
+    lab, found = results.lab, {}
+    for system, published in lab.published.items():
+        own, other = lab.systems[system], lab.systems[FIRST]
+        seeds = [seed for seed in results.seeds(system, own) if seed in results.seeds(FIRST, other)]
+        if seeds:
+            found[system] = published, results.change((system, own), (FIRST, other), seeds, "mean")
+    return found
+
+
+def order_panel(results: Results, name: str) -> Panel:
+    """Returns a plot of the published and the measured changes of systems with a published average."""
+    from cse.reports.style import COLOURS, Panel, labelled
+
+    def draw(axes: Axes) -> None:
+        for system, (published, change) in changes_of_systems(results).items():
+            if not math.isnan(change.p):
+                axes.plot([published] * 2, [change.low, change.high], color=COLOURS[0], linewidth=1.2)
+            axes.plot(published, change.mean, marker="o", linestyle="", color=COLOURS[0])
+            axes.annotate(system, (published, change.mean), (4, 3), textcoords="offset points", fontsize=6)
+        axes.axhline(0, linewidth=0.6)
+        labelled(axes, "published change of the mean of seven", "measured change")
+
+    caption = "Published and measured changes, with 95 % intervals where there are two seeds or more."
+    return Panel(f"Systems ({name})" if name else "Systems", caption, draw)
+
+
+def order(results: Results) -> Printed:
+    """Correlates published and measured changes by rank: of systems with a published average at their published
+    temperature, of all published gains, and of the rows of the comparisons, without those of the systems."""
+    lab = results.lab
+    of_systems = [(published, change.mean) for published, change in changes_of_systems(results).values()]
+    of_tables = []
+    for table in lab.comparisons:
+        first = table.lines[0]
+        for line in table.lines[1:] if table.score not in GEOMETRY else ():
+            bases = results.seeds(first.row, first.tau)
+            seeds = [seed for seed in results.seeds(line.row, line.tau) if seed in bases]
+            reference = published_change(table, line)
+            known = line.row in lab.published and line.tau == lab.systems[line.row]
+            if seeds and reference is not None and not known:
+                change = results.change((line.row, line.tau), (first.row, first.tau), seeds, table.score)
+                of_tables.append((reference, change.mean))
+    gains = [each for each in (*of_systems, *of_tables) if each[0] > 0]
+    sets = {
+        "systems with a published average": of_systems,
+        "all published gains": gains,
+        "tables of the papers": of_tables,
+    }
+    rows = []
+    for name, pairs in sets.items():
+        if len(pairs) > 3 and all(len(set(side)) > 1 for side in zip(*pairs, strict=True)):
+            rho, low, high = rank_correlation(*zip(*pairs, strict=True))
+            rows.append([name, str(len(pairs)), f"{rho:+.2f} [{low:+.2f}, {high:+.2f}]"])
+    return ["published and measured changes of", "rows", "rank correlation [95 % interval]"], rows
+
+
+def one_seed(results: Results) -> Printed:
+    """Says how far seed 0 can be believed, by temperature: of the rows with three seeds or more, in how many the
+    interval of seed 0 alone, over pairs, holds the mean change of the other seeds, and by how much it differs."""
+    found: dict[str, list[tuple[bool, float]]] = {}
+    for row in results.lab.table.rows:
+        for tau in results.lab.columns(row.name):
+            seeds = [seed for seed in results.seeds(row.name, tau) if seed in results.seeds(FIRST, tau)]
+            if row.name == FIRST or len(seeds) < 3 or 0 not in seeds:
+                continue
+            sides = [
+                np.array(results.records[name, tau, 0]["draws"]["mean"], dtype=np.float64) / 100
+                for name in (row.name, FIRST)
+            ]
+            low, high, _ = interval((sides[0] - sides[1])[None])
+            first, others = (
+                results.change((row.name, tau), (FIRST, tau), some, "mean").mean for some in ([0], seeds[1:])
+            )
+            found.setdefault(tau, []).append((low <= others <= high, first - others))
+    rows = [
+        [
+            tau,
+            str(len(each)),
+            str(sum(holds for holds, _ in each)),
+            f"{statistics.fmean(more for _, more in each):+.2f}",
+        ]
+        for tau, each in sorted(found.items(), key=lambda item: _in_order(item[0]))
+    ]
+    return ["tau", "rows", "interval of seed 0 holds the others' mean", "seed 0 minus the others"], rows
 
 
 def costs(results: Results) -> Printed:
@@ -384,6 +584,8 @@ def all_tables(results: Results) -> dict[str, Printed]:
         "Systems": systems(results),
         "Temperatures": temperatures(results),
         "Data sets": data_sets(results),
+        "Order": order(results),
+        "One seed": one_seed(results),
         "Signs": signs(compared),
         "Cost": costs(results),
         **compared,
@@ -405,3 +607,8 @@ def tables_of(lab: Laboratory, sets: Mapping[str, Records]) -> dict[str, Printed
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Returns the lines of a table in Markdown."""
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---", *["---:"] * (len(head) - 1)], *rows)]
+
+
+def known_tables() -> dict[str, Table]:
+    """Returns the published tables, and that of the laboratory, by name."""
+    return tables() | {"effects": laboratory().table}

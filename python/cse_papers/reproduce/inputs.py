@@ -162,7 +162,8 @@ def sts_sentences(data: Path, folder: Path, names: Iterable[str]) -> dict[str, s
 
 def documents(data: Path, folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Writes the documents of collections in ``data``, one per line; returns the paths by placeholder."""
-    from cse.evaluation.retrieval import Retrieval, RetrievalOptions
+    from cse.evaluation.options import RetrievalOptions
+    from cse.evaluation.retrieval import Retrieval
 
     paths = {}
     for name in names:

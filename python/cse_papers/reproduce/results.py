@@ -18,7 +18,7 @@ from .suites import ANY, Row, Table
 if TYPE_CHECKING:
     from cse.reports.style import Panel
 
-    from .work import Plan
+    from .cells import Plan
 
 Stored = Mapping[str, Sequence[Mapping[str, Any]]]
 """Stored cells by the name of the row."""
@@ -132,6 +132,22 @@ def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[st
         "rows": records,
         "tests": paired_tests(table, rows, stored),
     }
+
+
+def flat(values: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Returns the names of columns and the rows of ``to_dict``, with a column for each of its values, for CSV."""
+    columns = [f"{column}, {key}" for column in values["rows"][0]["cells"] for key in CELL] if values["rows"] else []
+    rows = []
+    for row in values["rows"]:
+        cells = [
+            "" if (value := cell.get(key)) is None else str(value) for cell in row["cells"].values() for key in CELL
+        ]
+        rows.append([f"{row['method']}, {row['model']}".removesuffix(", "), *cells])
+    return ["row", *columns], rows
+
+
+CELL = ("published", "ours", "sd", "seeds", "low", "high")
+"""Values of a cell of ``to_dict`` that ``flat`` returns."""
 
 
 def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> str:

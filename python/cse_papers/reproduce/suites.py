@@ -152,13 +152,10 @@ def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any
 @cache
 def tables() -> dict[str, Table]:
     """Returns all tables by name."""
-    from .effects import laboratory
-
     published = {table["id"]: table for table in resource("published.toml")["table"]}
     recipes = resource("recipes.toml")
     reasons = recipes.pop("reasons")
-    known = {name: _table(name, published.get(name), recipes.get(name, {}), reasons) for name in [*recipes, *published]}
-    return known | {"effects": laboratory().table}
+    return {name: _table(name, published.get(name), recipes.get(name, {}), reasons) for name in [*recipes, *published]}
 
 
 def find_table(name: str) -> Table:

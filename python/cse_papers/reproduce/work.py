@@ -6,6 +6,8 @@ training, the number of runs, and their time and memory, are estimated.
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import multiprocessing
 import time
@@ -15,33 +17,21 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cse.cli import printing
+from cse.io import write_text
 from cse.progress import progress_of
 
-from .cells import Cell, cells_of, config_of, finish, read_cell, run_cell
-from .effects import Laboratory, Results, chosen_by, markdown, tables_of
+from .cells import Cell, Plan, cells_of, config_of, finish, read_cell, run_cell
+from .effects import Laboratory, Printed, Results, chosen_by, markdown, order_panel, tables_of
 from .inputs import TRAINED, Inputs, laboratory_inputs
 from .results import changes_on_documents
 from .stored import Records, key_of
 from .suites import Row, Scorer, Table
 
-
-@dataclass
-class Plan:
-    """The cells of some rows of a table."""
-
-    stored: dict[str, list[dict[str, Any]]]
-    """Stored cells by the name of the row."""
-    wanted: list[Cell]
-    """Cells to be run, in order."""
-    notes: dict[str, str]
-    """Why cells of a row are neither stored nor run, by the name of the row."""
-
-    def add(self, cell: Cell, record: dict[str, Any]) -> None:
-        """Adds the record of a cell that has been run and stored."""
-        self.stored.setdefault(cell.row.name, []).append(record)
+if TYPE_CHECKING:
+    from cse.reports.style import Panel
 
 
 @dataclass(frozen=True)
@@ -151,23 +141,57 @@ def announce(chosen: Plan, work: Work, dry_run: bool) -> None:
         printing.say(f"would run {cell.name}")
 
 
-def show_domain(table: Table, sets: Mapping[str, Records], as_json: bool) -> None:
+@dataclass(frozen=True)
+class Shown:
+    """How the results of a command are shown besides as text."""
+
+    as_json: bool = False
+    csv: str | None = None
+    picture: str | None = None
+
+    def write(self, tables: Mapping[str, Printed], panels: Callable[[], Sequence[Panel]]) -> None:
+        """Writes the tables, by title, and the panels to files, if wanted."""
+        if self.csv is not None:
+            write_text(self.csv, csv_of(tables))
+            printing.say(f"wrote {self.csv}")
+        if self.picture is not None:
+            from cse.reports.style import write
+
+            write(panels(), Path(self.picture))
+            printing.say(f"wrote {self.picture}")
+
+
+def csv_of(tables: Mapping[str, Printed]) -> str:
+    """Returns the cells of tables as CSV: the title of the table, the number of the row and its first cell, the name of
+    the column and the cell."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["table", "number", "row", "column", "value"])
+    for title, (head, rows) in tables.items():
+        for number, row in enumerate(rows, 1):
+            writer.writerows([title, number, row[0], *each] for each in zip(head[1:], row[1:], strict=True))
+    return text.getvalue()
+
+
+def show_domain(table: Table, sets: Mapping[str, Records], shown: Shown) -> None:
     """Prints the changes of the losses on documents for sets of records."""
     head, rows = changes_on_documents(table, sets)
-    printing.result({"columns": head, "rows": rows}, as_json, markdown(head, rows))
+    printing.result({"columns": head, "rows": rows}, shown.as_json, markdown(head, rows))
+    shown.write({table.name: (head, rows)}, list)
 
 
-def show_tables(lab: Laboratory, sets: Mapping[str, Records], as_json: bool) -> None:
+def show_tables(lab: Laboratory, sets: Mapping[str, Records], shown: Shown) -> None:
     """Prints the tables of the laboratory for sets of records."""
     tables = tables_of(lab, sets)
     remarks = {name: chosen_by(Results(lab, records)) for name, records in sets.items()}
     lines = [line for title, table in tables.items() for line in (f"### {title}", "", *markdown(*table), "")]
     lines += [f"{name}: {remark}" if name else remark for name, remark in remarks.items() if remark]
     found = {title: {"columns": head, "rows": rows} for title, (head, rows) in tables.items()}
-    printing.result({"tables": found, "selection": remarks}, as_json, lines)
+    printing.result({"tables": found, "selection": remarks}, shown.as_json, lines)
+    shown.write(tables, lambda: [order_panel(Results(lab, records), name) for name, records in sets.items()])
 
 
-def run_laboratory(lab: Laboratory, work: Work, dry_run: bool, as_json: bool) -> None:
+def run_laboratory(lab: Laboratory, work: Work, dry_run: bool, shown: Shown) -> None:
     """Runs the cells of the chosen rows: those of all temperatures, then those of the best ones; prints the tables."""
     with TemporaryDirectory() as unkept:
         folder = Path(unkept) if dry_run else work.place / "inputs"
@@ -179,7 +203,7 @@ def run_laboratory(lab: Laboratory, work: Work, dry_run: bool, as_json: bool) ->
             if dry_run:
                 return
             known, cells = cells, lab.cells(names, len(work.seeds), results.best())
-    show_tables(lab, {"": results.records}, as_json)
+    show_tables(lab, {"": results.records}, shown)
 
 
 def run_cells(lab: Laboratory, work: Work, cells: Sequence[Cell], dry_run: bool) -> Results:

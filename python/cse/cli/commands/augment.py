@@ -107,6 +107,8 @@ def augment_command(
         + (f", {report.repaired:,} with invalid UTF-8 replaced" if report.repaired else "")
         + (f", {joined:,} with line breaks replaced by spaces" if joined else "")
     )
+    if drawn["beta"] == 0 and drawn["replace_which"] == drawn["replace_with"] == "random":
+        printing.say("warning: with --beta 0 and both steps random, no word is replaced; raise --beta")
     if drawn["replace_with"] == "radius":
         printing.say(f"replacements sampled from {printing.span(index.ranks(drawn['radius']), len(index))}")
 

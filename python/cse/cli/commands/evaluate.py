@@ -19,6 +19,7 @@ from ..options import AsJson, FirstDims, PoolerName, Ranking, open_corpus, passa
 if TYPE_CHECKING:
     from ...evaluation.base import Report
     from ...evaluation.ranking import System
+    from ...evaluation.run import Comparison
 
 
 # Restrictions of --pool and --judged, and options that apply to one suite.
@@ -247,9 +248,7 @@ def compare_command(
     as at the end of cse train --labels. Name rows that the models were not trained on; --set labels.share=0.2 takes
     those that cse train held out.
     """
-    from ...evaluation import verdict
-    from ...evaluation.labels import read_judgements
-    from ...evaluation.run import compare_models, option_tables
+    from ...evaluation.run import option_tables
 
     printing.check_output()
     if pool is not None or judged is not None:
@@ -258,12 +257,7 @@ def compare_command(
                 "--pool and --judged take two models, a corpus and queries, and no --suite: cse compare A B CORPUS "
                 "--queries FILE --pool POOL.csv"
             )
-        if pool is not None:
-            printing.check_table(pool, "--pool")
-        judgements = None if judged is None else read_judgements(judged)
-        names, sides = systems_of(models[:2], ranked)
-        found = rankings([system for (system,) in sides], names, models[2], query_file, column, depth, encoder)
-        compare_by_judgements(found, names, depth, pool, judgements, as_json, markdown)
+        compare_by_hand(models, query_file, column, depth, pool, judged, ranked, encoder, as_json, markdown)
         return
     if query_file is not None:
         raise InputError("--queries has no effect without --pool or --judged; add one of them, or omit --queries")
@@ -271,41 +265,113 @@ def compare_command(
         raise InputError("--column has no effect without --labels or --queries; add one of them, or omit --column")
     if data is None:
         raise InputError("cse compare needs data; name them with --data PATH, or judge texts yourself with --pool")
+    about: dict[str, Any] = {"seeds": seeds, "allow_partial": allow_partial, **encoder.arguments}
     tables = option_tables(encoder.settings(settings))
-    if labels is not None:
-        if "suites" in given_options() or column is None:
-            raise InputError("--labels needs --column, the column of the sentences, and no --suite; change these")
-        suites = ("labels",)
-        tables["labels"] = {**tables.get("labels", {}), "labels": labels, "column": column}
-    names, sides = systems_of(models, ranked, seeds)
-    asked: dict[str, Any] = {"seeds": seeds, "options": tables, "allow_partial": allow_partial, **encoder.arguments}
-    with progress_of("evaluating", "texts") as progress:
-        results = compare_models(sides, suites, data, progress=progress, **asked)
-    words = [verdict.conclude(side.tasks, ["rows"] * len(side.tasks)).to_dict() if labels else {} for side in results]
-    compared = list(zip(names[1:], results, words, strict=True))
-    unit_of = "methods, by a paired t-test over seeds" if seeds else "checkpoints, not methods"
-    precision = results[0].precision
+    about["options"] = tables
+    if labels is None:
+        compare_by_suites(*systems_of(models, ranked, seeds), suites, data, about, as_json, markdown)
+        return
+    if "suites" in given_options() or column is None:
+        raise InputError("--labels needs --column, the column of the sentences, and no --suite; change these")
+    tables["labels"] = {**tables.get("labels", {}), "labels": labels, "column": column}
+    compare_by_labels(*systems_of(models, ranked, seeds), data, about, as_json, markdown)
+
+
+def compare_by_suites(
+    names: Sequence[str],
+    sides: Sequence[Sequence[System]],
+    suites: Sequence[str],
+    data: str,
+    about: Mapping[str, Any],
+    as_json: bool,
+    markdown: bool,
+) -> None:
+    """Compares models on suites, and prints a table for each pair; ``about`` are arguments of ``compare_models``."""
+    results = compared(sides, suites, data, about)
     if as_json:
         records = [
-            {"a": names[0], "b": name, "tasks": side.tasks, **({"verdict": word} if word else {}), "notes": side.notes}
-            for name, side, word in compared
+            {"a": names[0], "b": name, "tasks": each.tasks, "notes": each.notes}
+            for name, each in zip(names[1:], results, strict=True)
         ]
-        printing.result({"compares": unit_of, "precision": precision, "comparisons": records}, True, [])
+        printing.result({**what_compares(about, results), "comparisons": records}, True, [])
         return
-    for name, result, word in compared:
+    for name, result in zip(names[1:], results, strict=True):
         title = f"{name} against {names[0]}"
-        if word:
-            lines = ["", verdict.markdown(word)] if markdown else verdict.lines(word)
-            printing.echo("\n".join([f"{title}:", *lines]))
-            continue
         printing.table([printing.compared_cells(record) for record in result.tasks], title=title, markdown=markdown)
         for record in result.tasks:
             if "note" in record:
                 printing.echo(f"{record['task']}: {record['note']}")
-    adjusted = "" if labels else " A is the first model. p-values are adjusted by Holm's method."
-    printing.echo(f"This compares {unit_of}.{adjusted}")
+    print_what_compares(about, results, " A is the first model. p-values are adjusted by Holm's method.")
+
+
+def compare_by_labels(
+    names: Sequence[str],
+    sides: Sequence[Sequence[System]],
+    data: str,
+    about: Mapping[str, Any],
+    as_json: bool,
+    markdown: bool,
+) -> None:
+    """Compares models by a column of labels, and prints a verdict for each pair."""
+    from ...evaluation import verdict
+
+    results = compared(sides, ["labels"], data, about)
+    words = [verdict.conclude(each.tasks, ["rows"] * len(each.tasks)).to_dict() for each in results]
+    found = list(zip(names[1:], results, words, strict=True))
+    if as_json:
+        records = [
+            {"a": names[0], "b": name, "tasks": each.tasks, "verdict": word, "notes": each.notes}
+            for name, each, word in found
+        ]
+        printing.result({**what_compares(about, results), "comparisons": records}, True, [])
+        return
+    for name, _, word in found:
+        lines = ["", verdict.markdown(word)] if markdown else verdict.lines(word)
+        printing.echo("\n".join([f"{name} against {names[0]}:", *lines]))
+    print_what_compares(about, results)
+
+
+def compared(
+    sides: Sequence[Sequence[System]], suites: Sequence[str], data: str, about: Mapping[str, Any]
+) -> list[Comparison]:
+    from ...evaluation.run import compare_models
+
+    with progress_of("evaluating", "texts") as progress:
+        return compare_models(sides, suites, data, progress=progress, **about)
+
+
+def what_compares(about: Mapping[str, Any], results: Sequence[Comparison]) -> dict[str, str]:
+    unit = "methods, by a paired t-test over seeds" if about["seeds"] else "checkpoints, not methods"
+    return {"compares": unit, "precision": results[0].precision}
+
+
+def print_what_compares(about: Mapping[str, Any], results: Sequence[Comparison], more: str = "") -> None:
+    printing.echo(f"This compares {what_compares(about, results)['compares']}.{more}")
     for note in dict.fromkeys(note for result in results for note in result.notes):
         printing.echo(f"Note: {note}")
+
+
+def compare_by_hand(
+    models: Sequence[str],
+    query_file: str,
+    column: str | None,
+    depth: int,
+    pool_file: str | None,
+    judged: str | None,
+    ranked: Ranking,
+    encoder: Evaluated,
+    as_json: bool,
+    markdown: bool,
+) -> None:
+    """Ranks the corpus for the queries by two models, writes the pool, compares by the judgements, or both."""
+    from ...evaluation.judged import read_judgements
+
+    if pool_file is not None:
+        printing.check_table(pool_file, "--pool")
+    judgements = None if judged is None else read_judgements(judged)
+    names, sides = systems_of(models[:2], ranked)
+    found = rankings([system for (system,) in sides], names, models[2], query_file, column, depth, encoder)
+    compare_by_judgements(found, names, depth, pool_file, judgements, as_json, markdown)
 
 
 def rankings(
@@ -357,7 +423,7 @@ def compare_by_judgements(
     markdown: bool,
 ) -> None:
     """Writes the pool of two rankings, compares them by the judgements, or both, and prints the result."""
-    from ...evaluation.labels import COLUMNS, key_of, outcome, pool
+    from ...evaluation.judged import COLUMNS, key_of, outcome, pool
 
     old, new = sides
     known = judgements or {}

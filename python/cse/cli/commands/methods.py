@@ -7,7 +7,7 @@ from dataclasses import MISSING
 from importlib.resources import files
 from typing import Annotated, Any
 
-from ...options import Opt, options_of, phrase
+from ...options import Imports, Opt, options_of, phrase
 from ...registry import Registry
 from .. import printing
 from ..command import command
@@ -19,13 +19,15 @@ def methods_command(
     name: str | None = None,
     *,
     combinations: Annotated[bool, Opt("List which combinations of positives, losses and UNA are valid.")] = False,
+    imports: Imports = (),
     as_json: AsJson = False,
 ) -> None:
     """List augmentations, loss terms, evaluations and other methods by kind, or the options of the method NAME.
 
     The change in brackets is what docs/effects.md measured: points of the mean of the seven STS test sets, for a small
-    masked language model, compared with the standard loss at the same temperature. Set an option in the table of its
-    method in the configuration file, or with --set NAME.OPTION=VALUE.
+    masked language model, and what it is compared with. A change without an interval is of one seed, and may have the
+    other sign with another one. Set an option in the table of its method in the configuration file, or with --set
+    NAME.OPTION=VALUE.
     """
     printing.check_output()
     if combinations:
@@ -85,11 +87,16 @@ def tables() -> list[Registry[Any]]:
     return [*TABLES, EVALUATIONS]
 
 
+def own(table: Registry[Any], name: str) -> dict[str, str]:
+    """Returns what is listed of a method that is not part of cse: its summary, if a file of --import registered it."""
+    return {"summary": table.get(name).summary if name in table.registered else "", "measured": ""}
+
+
 def list_methods(as_json: bool) -> None:
-    """Prints the methods by kind, without importing them; python docs/reference.py makes the table of summaries."""
+    """Prints the methods by kind, importing only those of --import; docs/reference.py makes the table of summaries."""
     stored = json.loads((files("cse") / "resources" / "methods.json").read_text(encoding="utf8"))
     listed = [
-        {"name": name, "kind": table.kind, **stored.get(table.kind, {}).get(name, {"summary": "", "measured": ""})}
+        {"name": name, "kind": table.kind, **(stored.get(table.kind, {}).get(name) or own(table, name))}
         for table in tables()
         for name in table.installed()
     ]

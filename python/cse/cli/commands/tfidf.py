@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from ... import _core
+import cse._core as _core
+
 from ...data import readers
 from ...data.doctor import findings
 from ...errors import InputError, visible

@@ -9,7 +9,7 @@ A checkpoint is a folder ``checkpoints/step-N`` with these files, which are writ
 ``weights.safetensors``    parameters and buffers of encoders, loss terms and other methods
 ``optimizer.safetensors``  moments and step counts of AdamW, by parameter number
 ``generators.safetensors`` states of PyTorch's random number generators (for dropout), by rank
-``selection.safetensors``  arrays of the label-free evaluation
+``selection.safetensors``  arrays of the label-free evaluation and of the verdict
 ``best/``                  the selected encoder; its weights are hard links to those in the run's best/, or copies
 =========================  =======================================================================================
 """
@@ -17,7 +17,6 @@ A checkpoint is a folder ``checkpoints/step-N`` with these files, which are writ
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import re
@@ -36,18 +35,13 @@ from torch import Tensor
 
 from ... import io
 from ..._core import __version__
-from ...encoder.base import NotFinite
 from ...encoder.device import device_name, generator_states, restore_generators
 from ...encoder.encoder import Encoder
 from ...encoder.saving import model_card, save_encoder
 from ...errors import InputError
-from ...evaluation.base import Sample
-from ...evaluation.sts import score_pairs
-from ...evaluation.verdict import NOT_JUDGED, Verdict, markdown
-from ..callbacks import Callback
+from ...evaluation.verdict import Verdict, markdown
 from ..run import Run
-from ..step.distributed import World
-from ..step.state import TrainState
+from ..step.ranks import World
 from . import find
 from .find import CONFIG, FOLDER, MANIFEST
 
@@ -166,17 +160,18 @@ def save_checkpoint(run: Run, keep: int, world: World) -> None:
         return
     state, target, best = run.state, run.folder / FOLDER / f"step-{run.state.step:08d}", run.folder / BEST
     selection, arrays = state.selector.state()
+    before, judged = run.judge.state()
     moments = state.optimizer.state_dict()["state"]
     files = {
         "weights": state.weights(),
         "optimizer": {f"{number}.{name}": x for number, table in moments.items() for name, x in table.items()},
         "generators": generators,
         # Copies: if the first evaluation is also the last, their arrays share memory, which safetensors rejects.
-        "selection": {name: torch.tensor(array) for name, array in arrays.items()},
+        "selection": {name: torch.tensor(array) for name, array in {**arrays, **judged}.items()},
     }
     record = {
         **state.counters(),
-        "selection": selection,
+        "selection": {**selection, "before": before},
         "saturation": {"note": state.saturation.note, "first": state.saturation.first},
         "data": run.data,
         "ranks": world.size,
@@ -220,9 +215,9 @@ def _link(source: str, target: str) -> None:
     shutil.copy2(source, target)
 
 
-def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int) -> None:
+def load_state(checkpoint: Checkpoint, run: Run, rank: int) -> None:
     """Restores a checkpoint into the initial state of a run."""
-    saved = checkpoint.tensors
+    saved, state = checkpoint.tensors, run.state
     current = state.weights()
     if {name: tensor.shape for name, tensor in current.items()} != {k: v.shape for k, v in saved["weights"].items()}:
         raise InputError(f"{checkpoint.folder}: has weights of another model; restore the model the run began with")
@@ -236,11 +231,13 @@ def load_state(checkpoint: Checkpoint, state: TrainState, device: str, rank: int
     state.optimizer.load_state_dict({**state.optimizer.state_dict(), "state": moments})
     own = {name.split(".")[1]: tensor for name, tensor in saved["generators"].items() if name.startswith(f"{rank}.")}
     if own:
-        restore_generators(own, device)
+        restore_generators(own, run.device)
     record = checkpoint.state
     vars(state).update({name: record[name] for name in state.counters()}, viewed=Counter(record["viewed"]))
     state.saturation.note, state.saturation.first = record["saturation"]["note"], record["saturation"]["first"]
-    state.selector.restore(record["selection"], {name: tensor.numpy() for name, tensor in saved["selection"].items()})
+    arrays = {name: tensor.numpy() for name, tensor in saved["selection"].items()}
+    state.selector.restore(record["selection"], arrays)
+    run.judge.restore(record["selection"].get("before", []), arrays)
 
 
 def card(run: Run, step: int, verdict: str = "") -> str:
@@ -273,36 +270,11 @@ def load_best(run: Run) -> Encoder:
         return Encoder(run.folder / "best", device=run.device)
 
 
-def judged(run: Run, encoder: Encoder | None = None) -> list[Sample]:
-    """Returns the samples of the measures of a run for the encoder in best/."""
-    encoder = encoder or load_best(run)
-    return [sample for measure in run.measures for sample in measure(encoder)]
-
-
-def conclude(run: Run, callback: Callback) -> tuple[dict[str, float], Verdict]:
-    """Judges best/; returns Spearman's correlation x 100 by STS task, and the verdict, which is added to its card."""
-    selector, tasks = run.state.selector, run.evaluation.tasks
-    changed = selector.best_step > 0 and bool(run.measures)
-    encoder = None
-    if tasks or changed:
-        callback.on_status("evaluating best/")
-        encoder = load_best(run)
-    try:
-        after = judged(run, encoder) if changed else []
-        verdict = selector.verdict(after, judged=bool(run.measures), unjudged=run.unjudged)
-    except InputError as error:  # its embeddings are not finite
-        verdict = Verdict(NOT_JUDGED, str(error))
-    if (run.folder / "best").is_dir():
-        io.write_text(run.folder / "best" / "README.md", card(run, selector.best_step, markdown(verdict.to_dict())))
-    scores = {}
-    for task, pairs in tasks:
-        assert encoder is not None
-        try:
-            scores[task.title] = score_pairs(encoder, pairs).spearman
-        except NotFinite as error:
-            callback.on_warning(f"{task.title}: {error}")
-            scores[task.title] = math.nan
-    return scores, verdict
+def save_card(run: Run, verdict: Verdict) -> None:
+    """Writes the model card of best/ with the verdict."""
+    best = run.folder / BEST
+    if best.is_dir():
+        io.write_text(best / "README.md", card(run, run.state.selector.best_step, markdown(verdict.to_dict())))
 
 
 def describe(run: Run) -> None:

@@ -14,9 +14,10 @@ from ... import io
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...augment.base import Edit
 from ...errors import InputError, did_you_mean, for_python, shown
-from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from ...hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...io import SURROGATES
-from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS, ContrastiveOptions, incompatibility
+from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
+from ...losses.options import ContrastiveOptions, incompatibility
 from ...options import combination_fault, options_of, parse_options
 from ...registry import Registry, check_imports, import_methods
 from .declared import Settings

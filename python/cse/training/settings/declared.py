@@ -33,7 +33,7 @@ CountOrNone = Annotated[int, Ge(0), Opt(metavar="N")]
 AtLeastZero = Annotated[float, Ge(0)]
 Rate = Annotated[float, Ge(0), Lt(1), Opt(metavar="P", default="the model's")]
 Augmentation = Annotated[str, Opt(metavar="NAME", names="cse.augment:AUGMENTATIONS")]
-HookName = Annotated[str, Opt(metavar="NAME", default="none", names="cse.features:HOOKS")]
+HookName = Annotated[str, Opt(metavar="NAME", default="none", names="cse.hooks:HOOKS")]
 
 group = dataclass(frozen=True, eq=False, repr=False)
 
@@ -152,7 +152,7 @@ class Methods:
             "Augmentation of embeddings; several are applied in the given order.",
             "NAME",
             flag="--feature-augmentation",
-            names="cse.features:FEATURE_AUGMENTATIONS",
+            names="cse.hooks:FEATURE_AUGMENTATIONS",
         ),
     ] = ()
     anchor_hook: Annotated[
@@ -180,7 +180,7 @@ class Methods:
             "Method that changes the encoder (see cse methods); several are applied in the given order.",
             "NAME",
             flag="--encoder-method",
-            names="cse.features:ENCODER_METHODS",
+            names="cse.hooks:ENCODER_METHODS",
         ),
     ] = ()
     imports: Imports = ()
@@ -323,7 +323,7 @@ class Evaluation:
             excludes=If("pairs", why="whose held-out rows judge best/"),
         ),
     ] = None
-    """A fifth of the distinct texts, at most 2,000, are held out; see ``cse.evaluation.measures.choose_labelled``."""
+    """A fifth of the distinct texts, at most 2,000, are held out; see ``cse.evaluation.labels.choose_labelled``."""
     judged_queries: Annotated[
         str | None,
         Opt(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ...augment import AUGMENTATIONS
 from ...errors import KEYWORDS, InputError, shown
-from ...features import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from ...hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...losses import LOSS_TERMS
 from ...options import Option, options_of
 from ...registry import Registry

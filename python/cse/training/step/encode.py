@@ -23,10 +23,10 @@ from ...augment.base import View
 from ...encoder.acceleration import GROUP, by_length, one_lookup
 from ...encoder.device import autocast, copied_to, on_device
 from ...encoder.trained import SentenceEncoder
-from ...features.base import hooked
+from ...hooks.base import hooked
 from ...views import RowStep, Views, entry_keys
 from ..batches.batches import SENTENCES, Batch
-from .distributed import World
+from .ranks import World
 
 if TYPE_CHECKING:
     from .state import TrainState

@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_leaves
 
 from ...errors import first_line
 from ..batches.batches import Batch
-from .distributed import World
 from .encode import Forward, Inputs, shape_of
+from .ranks import World
 from .state import TrainState
 from .step import training_step
 

@@ -1,32 +1,23 @@
-"""The modules, optimiser and learning rate of a training run, and its state, which checkpoints store."""
+"""The modules of a training run, and its state, which checkpoints store."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...augment.base import View
-from ...encoder.acceleration import CastTogether, can_pack, mask_always, transformers_in, use_fast_dropout
-from ...encoder.device import compile_backbone
 from ...encoder.trained import SentenceEncoder
-from ...features.base import EncoderMethod, FeatureMethod, Hook
+from ...hooks.base import EncoderMethod, FeatureMethod, Hook
 from ...losses.base import LossTerm
 from ..batches.batches import Batch
 from ..selection import Selector
 from ..watching import SaturationCheck
-
-
-def unique_parameters(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
-    """Returns the parameters of all modules without repetition; a loss term may contain the encoder as a submodule."""
-    return list({id(parameter): parameter for module in modules for parameter in module.parameters()}.values())
+from .optimiser import unique_parameters
 
 
 @dataclass
@@ -130,65 +121,3 @@ class TrainState(Modules):
             "synthetic_steps": self.viewed["synthetic"],
             "sentences_per_second": round(self.sentences / self.seconds, 2),
         }
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """The learning rate of each step."""
-
-    lr: float  # the peak rate, after the warm-up
-    name: str  # linear and cosine decrease the rate to 0 at the end of the run; constant does not
-    warmup: float = 0.0  # fraction of the steps during which the rate rises to the peak
-
-    def at(self, step: int, steps: int) -> float:
-        """Returns the learning rate of a step, numbered from 0, of a run of ``steps`` steps."""
-        warm = round(self.warmup * steps)
-        done = (step - warm) / max(steps - warm, 1)
-        rate = self.lr
-        if step < warm:
-            rate = self.lr * (step + 1) / (warm + 1)
-        elif self.name == "linear":
-            rate = self.lr * (1 - done)
-        elif self.name == "cosine":
-            rate = self.lr * (1 + math.cos(math.pi * done)) / 2
-        return float(np.float32(rate))  # the type in which a recorded step reads it
-
-
-def build_optimizer(modules: Sequence[torch.nn.Module], lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Returns AdamW with the defaults of the Hugging Face ``Trainer``: betas (0.9, 0.999), eps 1e-8."""
-    parameters = unique_parameters(modules)
-    if any(getattr(module, "adapters", None) is not None for module in modules):
-        parameters = [parameter for parameter in parameters if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.999), eps=1e-8, fused=True)
-
-
-def accelerate(modules: Modules, device: str, *, compiled: bool) -> None:
-    """Moves the modules to the device and replaces slow parts of the backbones.
-
-    On a GPU, the attention always uses the mask, and transformers that are not compiled cast their weights together. On
-    the CPU, unless ``compiled``, dropout is replaced, and models that can pack rows encode them without padding.
-    """
-    for module in modules.modules().values():
-        module.to(device)
-    if device != "cpu":
-        for backbone in dict.fromkeys(transformers_in(modules.modules().values())):
-            mask_always(backbone)
-            if not (compiled and backbone is modules.encoder.backbone):
-                CastTogether(backbone)
-    elif not compiled:
-        for encoder in filter(None, (modules.encoder, modules.second)):
-            use_fast_dropout(encoder.backbone)
-            encoder.packed = can_pack(encoder.backbone)
-    if compiled:
-        compile_backbone(modules.encoder.backbone, device)
-
-
-def has_no_dropout(view: View, encoder: SentenceEncoder) -> bool:
-    """Returns whether an encoder gives a view the same embeddings each time."""
-    if view.hook is not None or view.dropout is not None:
-        return view.hook is None and view.dropout == 0
-    return not any(getattr(module, "p", 0) for module in encoder.backbone.modules())

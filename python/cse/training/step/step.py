@@ -18,8 +18,8 @@ from ...losses.base import RowTerm
 from ...losses.contrastive import Contrastive, similarity_summary
 from ...views import BatchStep, Frozen, RowStep, Views, WithoutDropout
 from ..batches.batches import Batch
-from .distributed import World
 from .encode import Forward, Inputs, chunks_of, gathered_views, nothing, step_of_rows, with_dropout
+from .ranks import World
 from .state import TrainState
 
 SINGLE = World()

@@ -17,7 +17,7 @@ from ..views import BatchStep as BatchStep
 from ..views import Role, embedding_output, parts_of
 from ..views import RowStep as RowStep
 from ..views import Views as Views
-from . import LoRAOptions
+from .options import LoRAOptions
 
 if TYPE_CHECKING:
     from ..context import Context

@@ -1,1 +1,0 @@
-"""Import path of ``OtherEncoder`` for other packages."""

@@ -1,0 +1,74 @@
+"""The verdict on the encoder in ``best/`` at the end of a run, against the encoder before training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from ..evaluation.base import Encodes, Evaluation, Sample
+from ..evaluation.options import STSOptions
+from ..evaluation.sts import STS
+from ..evaluation.verdict import CANNOT_TELL, NOT_JUDGED, Verdict, judge
+from .data import TrainingData
+from .selection import EvaluationData, Selector
+
+HOW_TO_JUDGE = (
+    "to judge it: --labels COLUMN, if CORPUS is a table with a column of labels; or about 20 queries of your own, with "
+    "cse compare MODEL RUN CORPUS --queries FILE --pool POOL.csv"
+)
+
+
+@dataclass
+class Judge:
+    """Judges best/ by evaluations that had no part in its selection."""
+
+    evaluations: Sequence[Evaluation]
+    """In the order in which they decide: judged queries, labels, halves of development sets, held-out pairs."""
+    unjudged: str = ""  # why the column of labels that was named does not judge; else empty
+    before: list[Sample] = field(default_factory=list)  # the samples of the encoder before training
+
+    @classmethod
+    def of(cls, evaluated: EvaluationData, data: TrainingData) -> Judge:
+        """Returns the judge of a run from what it is evaluated on, and its data."""
+        sets = evaluated.judging.items()
+        halves = [STS(STSOptions(), {f"half of {Path(name).name}": pairs}) for name, pairs in sets]
+        own = data.evaluations()
+        return cls(
+            [*evaluated.queries, *halves, *own] if data.labelled else [*evaluated.queries, *own, *halves], data.unjudged
+        )
+
+    def samples(self, encoder: Encodes) -> list[Sample]:
+        """Returns the samples of all evaluations for an encoder."""
+        return [sample for evaluation in self.evaluations for sample in evaluation(encoder).samples]
+
+    def state(self) -> tuple[list[list[str]], dict[str, npt.NDArray[np.float64]]]:
+        """Returns what ``restore`` needs: names that can be serialised to JSON, and arrays."""
+        arrays = {f"before.{i}": sample.values for i, sample in enumerate(self.before)}
+        return [[sample.task, sample.unit] for sample in self.before], arrays
+
+    def restore(self, names: list[list[str]], arrays: Mapping[str, npt.NDArray[np.float64]]) -> None:
+        """Restores what ``state`` returned; gold scores and sentences are those of the samples of best/."""
+        self.before = [Sample(task, arrays[f"before.{i}"], unit=unit) for i, (task, unit) in enumerate(names)]
+
+    def verdict(self, selector: Selector, best: Encodes | None) -> Verdict:
+        """Returns the verdict on the selected encoder; ``best`` may be None if it is that before training."""
+        notes = [selector.check()] if selector.halves else []
+        if not self.evaluations:
+            selected = "the development set was used to select best/" if selector.pairs else "there are no labels"
+            return Verdict(NOT_JUDGED, self.unjudged or selected, [], [HOW_TO_JUDGE, *notes])
+        if selector.best_step == 0 or best is None:
+            return Verdict(CANNOT_TELL, "best/ is the encoder before training", [], notes)
+        try:
+            after = self.samples(best)
+        except InputError as error:  # its embeddings are not finite
+            return Verdict(NOT_JUDGED, str(error))
+        if [len(sample.values) for sample in after] != [len(sample.values) for sample in self.before]:
+            why = "the encoder before training was judged by other data, or not at all"
+            return Verdict(NOT_JUDGED, why, [], notes)
+        before = [replace(new, values=old.values) for old, new in zip(self.before, after, strict=True)]
+        return judge(before, after, notes)
