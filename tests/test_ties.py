@@ -131,7 +131,10 @@ def test_labels_of_neighbours_do_not_depend_on_rounding(tied):
     labels = np.random.default_rng(4).integers(0, 3, len(noisy))
     exact = np.repeat(noisy[::OF_EACH], OF_EACH, axis=0)
     for count in (2, 10):
-        assert neighbours(unit(noisy), labels, count).tolist() == neighbours(unit(exact), labels, count).tolist()
+        assert (
+            neighbours(unit(noisy), labels, None, count).tolist()
+            == neighbours(unit(exact), labels, None, count).tolist()
+        )
 
 
 def test_halves_and_nearest_rows_of_the_same_cosine_tie(tied):

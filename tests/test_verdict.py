@@ -9,11 +9,12 @@ import torch
 
 from cse import InputError, train
 from cse.data import readers
+from cse.data.classes import likely_labels, read_classes
 from cse.data.corpus import Corpus
 from cse.evaluation import verdict
 from cse.evaluation.base import Pairs, Sample
 from cse.evaluation.geometry import PairSearch, unit
-from cse.evaluation.labels import choose_labelled, linear, neighbours
+from cse.evaluation.labels import LabelledTexts, Labels, choose_labelled, classified, logistic, neighbours
 from cse.training.selection import halve
 from cse.training.setup import prepare
 from runs import weights
@@ -65,9 +66,47 @@ def test_neighbours_vote_without_the_row_itself():
 def test_the_linear_classifier_is_judged_on_rows_that_it_was_not_trained_on():
     generator = np.random.default_rng(0)
     vectors, labels = unit(generator.normal(size=(200, 300))), generator.integers(0, 2, 200)
-    assert linear(vectors, labels).mean() < 0.65  # 300 dimensions separate the 200 rows that are trained on
+    right = classified(logistic, vectors, labels)
+    assert right.mean() < 0.65  # 300 dimensions separate the 200 rows that are trained on
+    assert set(np.round(5 * right)) == {0, 1, 2, 3, 4, 5}  # the mean over five divisions into folds
+    assert classified(logistic, vectors[:80], labels[:80], (vectors[80:], labels[80:])).mean() < 0.7
     vectors[:, 0] = 2 * labels - 1
-    assert linear(unit(vectors), labels).mean() > 0.95
+    assert classified(logistic, unit(vectors), labels).mean() > 0.95
+
+
+def test_held_out_rows_are_predicted_from_the_others_only():
+    """The held-out rows have two clusters each, with one label in common with the others."""
+    generator = np.random.default_rng(0)
+    place = generator.integers(0, 2, 90)
+    vectors = unit(np.eye(4)[place] + generator.normal(0, 0.05, (90, 4)))
+    judged, others = (vectors[:30], place[:30]), (vectors[30:], 1 - place[30:])  # the others have the opposite labels
+    assert neighbours(*judged).mean() == classified(logistic, *judged).mean() == 1
+    assert neighbours(*judged, others).mean() == classified(logistic, *judged, others).mean() == 0
+
+
+def test_scores_beside_those_of_the_encoder_need_no_encoder(sample_rows):
+    texts = [
+        f"{word} {row.split()[0]}" for row, word in zip(sample_rows[:90], ["red", "blue", "green"] * 30, strict=True)
+    ]
+    labels = np.array([0, 1, 1] * 30)
+    judged = Labels(None, LabelledTexts("kind", texts[:30], labels[:30], texts[30:], labels[30:]))
+    assert judged.beside["kind by most frequent label"] == pytest.approx(100 * (labels[:30] == 1).mean())
+    assert judged.beside["kind by TF-IDF and logistic regression"] > 80  # the first word tells the label
+
+
+@pytest.mark.parametrize("count", [40, 400, 1500])
+def test_the_visible_difference_is_the_smallest_that_the_verdict_shows(count):
+    labels = np.arange(count) % 2
+    smallest = Labels(None, LabelledTexts("kind", ["text"] * count, labels)).visible()
+    changed = np.random.default_rng(0).permutation(count)[: count // 10]
+    shown = []
+    for up in range(len(changed) // 2, len(changed) + 1):
+        before, after = np.full(count, 100.0), np.full(count, 100.0)
+        before[changed[:up]], after[changed[up:]] = 0, 0
+        found = verdict.judge([Sample("m", before, unit="rows")], [Sample("m", after, unit="rows")])
+        shown += [found.measures[0]["mean"]] if found.word == "better" else []
+    assert smallest == min(shown, default=None)
+    assert (smallest is None) == (count == 40)
 
 
 def write_table(path, rows, names=("text", "label")):
@@ -83,7 +122,8 @@ def test_rows_are_chosen_by_the_hash_of_their_text(tmp_path, sample_rows):
     chosen = {}
     for name, order in (("one", rows), ("other", rows[::-1])):
         corpus = Corpus.read(readers.resolve(write_table(tmp_path / f"{name}.csv", order), "text"))
-        found, held, why = choose_labelled(corpus, "label", share=1.0)
+        classes = read_classes(corpus, "label", "--labels label")
+        found, held, why = choose_labelled(corpus, classes, share=1.0)
         assert why == ""
         chosen[name] = dict(zip(found.texts, found.labels.tolist(), strict=True))
         texts = corpus.take(held)
@@ -92,13 +132,45 @@ def test_rows_are_chosen_by_the_hash_of_their_text(tmp_path, sample_rows):
     assert chosen["one"] == chosen["other"]
     assert len(chosen["one"]) == 199  # without the text that has both labels, the blank ones and the rare class
     assert sample_rows[0] not in chosen["one"]
-    some, _, _ = choose_labelled(corpus, "label")
-    assert len(some.texts) == int(0.2 * 201)
+    some, _, _ = choose_labelled(corpus, classes)
+    assert len(some.texts) == int(0.2 * 200)
     assert set(some.texts) <= chosen["one"].keys()
-    few, held, why = choose_labelled(corpus, "label", share=0.05)
+    assert {*some.texts, *some.others} == {*chosen["one"], sample_rows[301]}
+    few, held, why = choose_labelled(corpus, classes, share=0.05)
     assert few is None
     assert len(held) == 0
     assert "fewer than two classes have 10 of the 10 rows" in why
+
+
+def test_more_rows_are_held_out_if_most_labels_need_them_and_caps_are_said(tmp_path, sample_rows, monkeypatch):
+    rows = [(text, number % 15) for number, text in enumerate(sample_rows[:400])]  # 26 of each label
+    corpus = Corpus.read(readers.resolve(write_table(tmp_path / "many.csv", rows), "text"))
+    classes = read_classes(corpus, "label", "--labels label")
+    found, _, _ = choose_labelled(corpus, classes)
+    assert 100 < len(found.texts) <= 200
+    counts = np.bincount(found.labels)
+    assert (counts[counts > 0] >= 10).all()
+    assert (counts >= 10).sum() > 7
+    assert f"{len(found.texts)} rows of {(counts >= 10).sum()} of the 15 labels judge" in found.notes[0]
+    assert len(found.texts) + len(found.others) == 400
+    monkeypatch.setattr("cse.evaluation.labels.MOST_OTHERS", 50)
+    capped, _, _ = choose_labelled(corpus, classes, most=150)
+    assert len(capped.others) == 50
+    assert [note for note in capped.notes if "at most 150 of the 400 rows judge" in note]
+    assert [note for note in capped.notes if "predicted from 50 of the" in note]
+
+
+def test_columns_that_look_like_labels_are_named(base, labelled, tmp_path, sample_rows):
+    table = [(text, "ab"[n % 2], n, f"{text} again", n % 150) for n, text in enumerate(sample_rows[:300])]
+    path = write_table(tmp_path / "table.csv", table, ("text", "kind", "id", "other", "many"))
+    assert likely_labels(Corpus.read(readers.resolve(path, "text"))) == {"kind": 2}
+    run = prepare(base.replace(corpus=path, column="text"))
+    assert "kind (2 values) may be a column of labels: --labels COLUMN" in run.facts["labels"]
+    assert "--labels kind" in run.judge.advice
+    judged = prepare(base.replace(corpus=path, column="text", labels="kind", name="other"))
+    assert "60 rows judge; if one in ten of them changes" in judged.facts["labels"]
+    lines = prepare(base.replace(corpus=path, column="text", labels="id", name="ids")).judge
+    assert "--labels" not in lines.advice  # which was given
 
 
 def test_no_sentence_is_in_both_halves_of_a_development_set(sample_rows):
@@ -154,7 +226,7 @@ def test_rows_that_judge_by_their_labels_are_not_trained_on_and_a_resumed_run_ha
     assert near["examples"] == by_line["examples"] == 80
     assert near["p"] > 0
     corpus = Corpus.read(readers.resolve(labelled, "text"))
-    judged, _, _ = choose_labelled(corpus, "label")
+    judged, _, _ = choose_labelled(corpus, read_classes(corpus, "label", "--labels label"))
     assert not set(judged.texts) & set(corpus.take(data.rows))
     assert len(data.rows) == 400 - 80 - 16
     card = (result.folder / "best" / "README.md").read_text(encoding="utf8")

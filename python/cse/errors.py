@@ -74,6 +74,15 @@ def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
     return [str(text) for text in listed]  # NumPy's str_ becomes str
 
 
+def check_labels(labels: Iterable[Any], count: int) -> list[str]:
+    """Returns the labels of ``count`` texts as text; "" for None, NaN and missing values of pandas."""
+    listed = check_list(labels, "labels", "labels")
+    if len(listed) != count:
+        raise InputError(f"labels: there must be one for each of the {count:,} texts, got {len(listed):,}")
+    missing = [each is None or type(each).__name__ in ("NAType", "NaTType") or each != each for each in listed]
+    return ["" if none else str(each) for each, none in zip(listed, missing, strict=True)]
+
+
 LARGEST = 2**31 - 1
 """The largest integer that an option or an argument accepts, unless its declaration states another limit. The libraries
 that compute with it fail, or wrap around, at larger ones."""

@@ -1,34 +1,41 @@
 """A column of labels as what judges an encoder: the rows whose labels follow from the embeddings of other rows.
 
+The other rows are those that were not held out to be judged, or if there are none, the other folds of the judged rows.
 Rows are chosen by hashes of their texts, so that they do not depend on the seed of a run or on the order of a file.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..data import readers
+from ..data.classes import Classes, read_classes
 from ..data.corpus import Corpus
-from ..data.pairs import values_of
 from ..errors import InputError
 from ..ties import at_least, best
 from .base import Encodes, Evaluation, Progress, Report, Sample, embed
 from .geometry import unit
 from .options import MOST_ROWS, LabelsOptions
+from .significance import BETTER, score_of
+from .verdict import judge
 
 Vector = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
 
-# Number of neighbours whose labels are counted, and of folds of the logistic regression.
-NEIGHBOURS, FOLDS = 10, 5
+# Number of neighbours whose labels are counted, of folds of the logistic regression, and of divisions into folds.
+NEIGHBOURS, FOLDS, SPLITS = 10, 5, 5
 # Least number of rows of a class, of groups of pairs in each half of a development set, and of held-out pairs.
 FEWEST = 10
-# The fraction of the rows that training holds out to judge by their labels.
-SHARE = 0.2
+# The fractions of the rows that training holds out to judge by their labels; a later one, if most classes need it.
+SHARES = (0.2, 0.3, 0.4, 0.5)
+# Most other rows from which the labels of held-out rows are predicted.
+MOST_OTHERS = 5000
 
 
 @dataclass(frozen=True)
@@ -38,84 +45,123 @@ class LabelledTexts:
     column: str
     texts: list[str]
     labels: npt.NDArray[np.int64]
+    others: list[str] = field(default_factory=list)
+    """Texts from whose labels those of ``texts`` are predicted; if empty, from the other folds of ``texts``."""
+    labels_of_others: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    notes: list[str] = field(default_factory=list)
+    """Remarks on rows that do not judge."""
 
 
-def samples_of(column: str, vectors: npt.NDArray[np.floating], labels: npt.NDArray[np.int64]) -> list[Sample]:
-    """Returns the samples of a column of labels for the embeddings of its rows, ``(n, D)``; a value is 100 or 0."""
-    points = unit(vectors)
-    found = {
-        f"{column} of {NEIGHBOURS} nearest neighbours": neighbours(points, labels),
-        f"{column} by logistic regression": linear(points, labels),
-    }
-    return [Sample(name, 100 * values, unit="rows") for name, values in found.items()]
-
-
-def is_frequent(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Returns for each row whether at least ``FEWEST`` rows have its label, ``(n,)``."""
-    return np.bincount(labels)[labels] >= FEWEST
-
-
-def neighbours(vectors: Vector, labels: npt.NDArray[np.int64], count: int = NEIGHBOURS) -> Vector:
-    """Returns 1 for each row ``(n, D)`` whose label is the most frequent one of its nearest other rows, else 0. Rows
-    have unit length. Votes are weighted by 1 + cosine / 1000, which decides between equal numbers of votes."""
-    cosines = vectors @ vectors.T
-    np.fill_diagonal(cosines, -np.inf)
-    nearest = best(cosines, min(count, len(labels) - 1))
-    votes = np.zeros((len(labels), labels.max() + 1))
+def neighbours(
+    vectors: Vector, labels: Rows, others: tuple[Vector, Rows] | None = None, count: int = NEIGHBOURS
+) -> Vector:
+    """Returns 1 for each row ``(n, D)`` whose label is the most frequent one of its nearest others, or else of its
+    nearest other rows, else 0. Rows have unit length. Votes are weighted by 1 + cosine / 1000, which decides between
+    equal numbers of votes."""
+    points, known = others or (vectors, labels)
+    cosines = vectors @ points.T
+    if others is None:
+        np.fill_diagonal(cosines, -np.inf)
+    nearest = best(cosines, min(count, len(known) - (others is None)))
+    votes = np.zeros((len(labels), max(labels.max(), known.max()) + 1))
     weights = 1 + np.take_along_axis(cosines, nearest, 1) / 1e3
-    np.add.at(votes, (np.arange(len(labels))[:, None], labels[nearest]), weights)
+    np.add.at(votes, (np.arange(len(labels))[:, None], known[nearest]), weights)
     largest = at_least(votes, votes.max(1, keepdims=True), count / 1e3)  # the size of the sums of cosines / 1000
     return np.asarray(largest.argmax(1) == labels, dtype=np.float64)
 
 
-def linear(vectors: Vector, labels: npt.NDArray[np.int64]) -> Vector:
-    """Returns 1 for each row whose label a logistic regression predicts, trained on the four other folds, else 0."""
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+def classified(
+    fit: Callable[[Any, Rows], Any], rows: Any, labels: Rows, others: tuple[Any, Rows] | None = None
+) -> Vector:
+    """Returns 1 for each row whose label a classifier predicts, else 0. It is fitted to the others or, without them, to
+    the four other folds; then, the value is the mean over five divisions into folds. ``fit(rows, labels)`` returns a
+    function from rows to predictions."""
+    from sklearn.model_selection import StratifiedKFold
 
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=0)
-    predicted = cross_val_predict(LogisticRegression(max_iter=1000), vectors, labels, cv=folds)
-    return np.asarray(predicted == labels, dtype=np.float64)
+    if others is not None:
+        return np.asarray(fit(*others)(rows) == labels, dtype=np.float64)
+    right = np.zeros(len(labels))
+    for split in range(SPLITS):
+        for train, test in StratifiedKFold(FOLDS, shuffle=True, random_state=split).split(labels, labels):
+            right[test] += fit(rows[train], labels[train])(rows[test]) == labels[test]
+    return right / SPLITS
+
+
+def logistic(rows: Any, labels: Rows) -> Callable[[Any], Any]:
+    """Fits a logistic regression, with C = 1."""
+    from sklearn.linear_model import LogisticRegression
+
+    if len(np.unique(labels)) < 2:
+        return lambda rows: labels[:1].repeat(rows.shape[0])
+    return LogisticRegression(max_iter=1000).fit(rows, labels).predict  # type: ignore[no-any-return]
+
+
+def words(texts: Any, labels: Rows) -> Callable[[Any], Any]:
+    """Fits a logistic regression to TF-IDF vectors of words and pairs of words."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
+    try:
+        predict = logistic(vectorizer.fit_transform(texts), labels)
+    except ValueError:  # no text has a word
+        return most_frequent(texts, labels)
+    return lambda texts: predict(vectorizer.transform(texts))
+
+
+def most_frequent(texts: Any, labels: Rows) -> Callable[[Any], Any]:
+    """Predicts the most frequent label for each text."""
+    label = np.bincount(labels).argmax()
+    return lambda texts: np.full(len(texts), label)
 
 
 def choose_labelled(
-    corpus: Corpus, column: str, share: float = SHARE, most: int = MOST_ROWS
+    corpus: Corpus, classes: Classes, share: float = SHARES[0], most: int = MOST_ROWS
 ) -> tuple[LabelledTexts | None, Rows, str]:
-    """Chooses the texts of the smallest hashes to be judged by their labels; returns them, their rows, and "". Left out
-    are rows with a blank text or label, texts that occur with different labels, and classes with fewer than ``FEWEST``
-    of the chosen texts. With fewer than two classes, returns None, no rows, and why."""
-    flag = f"--labels {column}"
-    if others := [file.path for file in corpus.files if file.column is None]:
-        raise InputError(
-            f"{flag}: {others[0]} is not a table with such a column; name a table, and --column of its text"
-        )
-    paths = [readers.find_again(file.path) for file in corpus.files]
-    names = [name.strip() for name in values_of(paths, flag, column)]
-    number = {name: place for place, name in enumerate(sorted(set(names)))}
-    labels = np.array([number[name] for name in names], dtype=np.int64)
-    rows = np.flatnonzero((corpus.word_counts() > 0) & (labels != number.get("", -1)))
+    """Chooses the texts of the smallest hashes to be judged by their labels, the others of which predict these; returns
+    them, their rows, and "". A share of ``SHARES[0]`` grows until most classes have ``FEWEST`` of the chosen texts;
+    those with fewer do not judge. With fewer than two classes, returns None, no rows, and why."""
+    rows = np.flatnonzero(classes.of_rows >= 0)
     hashes, first, text = np.unique(corpus.hashes()[rows], return_index=True, return_inverse=True)
-    lowest, highest = np.full(len(hashes), len(number)), np.full(len(hashes), -1)
-    np.minimum.at(lowest, text, labels[rows])
-    np.maximum.at(highest, text, labels[rows])
-    chosen = np.flatnonzero(lowest == highest)[: min(most, int(share * len(hashes)))]
-    count, chosen = len(chosen), chosen[is_frequent(lowest[chosen])]
-    found, classes = np.unique(lowest[chosen], return_inverse=True)
-    if len(found) < 2:
-        why = f"fewer than two classes have {FEWEST} of the {count:,} rows that would be held out"
-        return None, rows[:0], f"{flag}: {why}"
-    texts = corpus.take(rows[first[chosen]])
-    return LabelledTexts(column, texts, classes.astype(np.int64)), rows[np.isin(text, chosen)], ""
+    first = rows[first]
+    labels = np.unique(classes.of_rows[first], return_inverse=True)[1]
+    total, count, frequent = len(np.unique(labels)), 0, np.zeros(0, dtype=np.int64)
+    for part in SHARES if share == SHARES[0] else (share,):
+        count = min(most, int(part * len(hashes)))
+        frequent = np.flatnonzero(np.bincount(labels[:count]) >= FEWEST)
+        if 2 * len(frequent) > total or count == most:
+            break
+    if len(frequent) < 2:
+        held = "" if share == 1 else " that would be held out"
+        return (
+            None,
+            rows[:0],
+            (f"--labels {classes.column}: fewer than two classes have {FEWEST} of the {count:,} rows{held}"),
+        )
+    chosen = np.flatnonzero(np.isin(labels[:count], frequent))
+    others = np.setdiff1d(np.arange(len(hashes)), chosen) if share < 1 else rows[:0]
+    notes = []
+    if len(frequent) < total:
+        notes.append(
+            f"{len(chosen):,} rows of {len(frequent):,} of the {total:,} labels judge, which have {FEWEST} or more"
+        )
+    if count < int(part * len(hashes)):
+        notes.append(f"at most {most:,} of the {len(hashes):,} rows judge, those whose texts have the smallest hashes")
+    if len(others) > MOST_OTHERS:
+        notes.append(f"labels are predicted from {MOST_OTHERS:,} of the {len(others):,} other rows")
+        others = others[:MOST_OTHERS]
+    texts, known = corpus.take(first[chosen]), corpus.take(first[others])
+    judged = LabelledTexts(classes.column, texts, labels[chosen], known, labels[others], notes)
+    return judged, rows[np.isin(text, chosen)], ""
 
 
 class Labels(Evaluation):
     """Accuracy of the labels of nearest neighbours, and of a logistic regression, on the distinct rows of a table, or
-    on ``LabelledTexts`` in memory."""
+    on ``LabelledTexts`` in memory; beside them, that of the most frequent label and of TF-IDF."""
 
     Options = LabelsOptions
     summary = (
         "accuracy of a column of labels on --data TABLE, by 10 nearest neighbours (leave-one-out) and by logistic "
-        "regression (five folds)"
+        "regression (mean over five divisions into five folds)"
     )
 
     def __init__(self, options: Any, data: str | LabelledTexts | None) -> None:
@@ -129,18 +175,62 @@ class Labels(Evaluation):
                 "labels.labels=NAME"
             )
         corpus = Corpus.read(readers.resolve(data, options.column))
-        texts, _, why = choose_labelled(corpus, options.labels, options.share, options.rows)
+        classes = read_classes(corpus, options.labels, f"--labels {options.labels}")
+        texts, _, why = choose_labelled(corpus, classes, options.share, options.rows)
         if texts is None:
             raise InputError(why)
         self.texts = texts
 
     def work(self) -> int:
-        return len(self.texts.texts)
+        return len(self.texts.texts) + len(self.texts.others)
 
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
-        (vectors,) = embed(encoder, [self.texts.texts], progress)
-        samples = samples_of(self.texts.column, vectors, self.texts.labels)
-        rows = [
-            {"task": item.task, "rows": len(item.values), "accuracy": float(item.values.mean())} for item in samples
-        ]
-        return Report(rows, samples=samples)
+        column, labels = self.texts.column, self.texts.labels
+        vectors, known = map(unit, embed(encoder, [self.texts.texts, self.texts.others], progress))
+        others = (known, self.texts.labels_of_others) if self.texts.others else None
+        found = {
+            f"{column} of {NEIGHBOURS} nearest neighbours": neighbours(vectors, labels, others),
+            f"{column} by logistic regression": classified(logistic, vectors, labels, others),
+        }
+        samples = [Sample(name, 100 * values, unit="rows") for name, values in found.items()]
+        scores = {sample.task: score_of(sample.values, sample.gold) for sample in samples} | self.beside
+        rows = [{"task": name, "rows": len(labels), "accuracy": score} for name, score in scores.items()]
+        return Report(rows, notes=self.texts.notes, samples=samples, beside=self.beside)
+
+    @cached_property
+    def beside(self) -> dict[str, float]:
+        """The scores of what needs no encoder, by name."""
+        texts, known = (np.array(each, dtype=object) for each in (self.texts.texts, self.texts.others))
+        others = (known, self.texts.labels_of_others) if self.texts.others else None
+        kinds = {"most frequent label": most_frequent, "TF-IDF and logistic regression": words}
+        values = {name: 100 * classified(fit, texts, self.texts.labels, others) for name, fit in kinds.items()}
+        return {f"{self.texts.column} by {name}": score_of(each, None) for name, each in values.items()}
+
+    def visible(self) -> float | None:
+        """Returns the smallest difference in points that the verdict shows if one row in ten changes; None: none."""
+        n = len(self.texts.labels)
+        changed = np.random.default_rng(0).permutation(n)[: max(1, n // 10)]
+
+        def difference(up: int) -> float | None:
+            before, after = np.full(n, 100.0), np.full(n, 100.0)
+            before[changed[:up]], after[changed[up:]] = 0, 0
+            first, second = ([Sample("labels", each, unit="rows")] for each in (before, after))
+            found = judge(first, second)
+            return found.measures[0]["mean"] if found.word == BETTER else None
+
+        low, high = (len(changed) - 1) // 2, len(changed)  # the number of rows that rise; ``low`` does not show
+        best = difference(high)
+        while best is not None and high - low > 1:
+            middle = (low + high) // 2
+            if (shown := difference(middle)) is None:
+                low = middle
+            else:
+                high, best = middle, shown
+        return best
+
+    def describe(self) -> str:
+        """Returns what these labels can show, and remarks on rows that do not judge."""
+        smallest = self.visible()
+        shows = "no difference will show" if smallest is None else f"a difference below {smallest:.1f} will not show"
+        held = f"{len(self.texts.texts):,} rows judge; if one in ten of them changes, {shows}"
+        return "; ".join([held, *self.texts.notes])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from os import PathLike, fspath
 from typing import Any
 
@@ -73,8 +73,10 @@ class Comparison:
       ``cannot tell``; "" for metrics without examples.
     """
 
-    notes: list[str]
-    """Remarks on how the texts were encoded, without repetitions."""
+    notes: list[str] = field(default_factory=list)
+    """Remarks on what was evaluated, and on how the texts were encoded."""
+    beside: dict[str, float] = field(default_factory=dict)
+    """Scores that need no encoder, by name, in the suite ``labels``."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the comparison as a dict that can be serialised to JSON."""
@@ -192,8 +194,11 @@ def compare_models(
             first, second = ([result.reports[name] for result in side] for side in (before, after))
             records += compare_reports(first, second, seeds)
         a, b = (",".join(result.model for result in side) for side in (before, after))
-        notes = dict.fromkeys(note for result in (*before, *after) for note in result.notes)
-        comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], adjust(records), list(notes)))
+        reports = before[0].reports.values()
+        notes = [note for report in reports for note in report.notes]
+        notes += dict.fromkeys(note for result in (*before, *after) for note in result.notes)
+        beside = {name: score for report in reports for name, score in report.beside.items()}
+        comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], adjust(records), notes, beside))
     return comparisons
 
 

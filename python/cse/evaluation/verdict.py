@@ -7,7 +7,7 @@ word of a measure is that of ``significance.word``, with p-values adjusted over 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -30,28 +30,41 @@ class Verdict:
     its p-value ``p``, the p-value adjusted over the measures ``p_holm``, ``visible`` (the smallest difference that
     these examples would have shown), and ``word``. Without an interval, only the last of these six is present."""
     notes: list[str] = field(default_factory=list)
+    beside: dict[str, float] = field(default_factory=dict)
+    """Scores that need no encoder, by name; see ``Report.beside``."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def judge(before: Sequence[Sample], after: Sequence[Sample], notes: Sequence[str] = ()) -> Verdict:
+def judge(
+    before: Sequence[Sample],
+    after: Sequence[Sample],
+    notes: Sequence[str] = (),
+    beside: Mapping[str, float] | None = None,
+) -> Verdict:
     """Returns the verdict on the second of two encoders, from the samples of both for the same measures, in order."""
     first, second = ([Report([], samples=list(side))] for side in (before, after))
     records = adjust(compare(first, second, seeds=False))
     named = [{**record, "task": sample.measure or sample.task} for record, sample in zip(records, before, strict=True)]
-    return conclude(named, [sample.unit for sample in before], notes)
+    return conclude(named, [sample.unit for sample in before], notes, beside)
 
 
-def conclude(records: Sequence[dict[str, Any]], units: Sequence[str], notes: Sequence[str] = ()) -> Verdict:
+def conclude(
+    records: Sequence[dict[str, Any]],
+    units: Sequence[str],
+    notes: Sequence[str] = (),
+    beside: Mapping[str, float] | None = None,
+) -> Verdict:
     """Returns the verdict from the records of ``significance.adjust``; ``units`` are those of its samples."""
     measures = [_worded({**record, "unit": unit}) for record, unit in zip(records, units, strict=True)]
     notes = [*(f"{record['task']}: {record['note']}" for record in measures if "note" in record), *notes]
     main, *others = measures
     worse = [record["task"] for record in others if record["word"] == WORSE]
     if worse and main["word"] != WORSE:
-        return Verdict("mixed", f"{main['word']} by {main['task']}, worse by {', '.join(worse)}", measures, notes)
-    return Verdict(main["word"], f"by {main['task']}", measures, notes)
+        why = f"{main['word']} by {main['task']}, worse by {', '.join(worse)}"
+        return Verdict("mixed", why, measures, notes, dict(beside or {}))
+    return Verdict(main["word"], f"by {main['task']}", measures, notes, dict(beside or {}))
 
 
 def _worded(record: dict[str, Any]) -> dict[str, Any]:
@@ -83,23 +96,29 @@ def cells(record: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def table(verdict: dict[str, Any]) -> list[dict[str, str]]:
+    """Returns the rows of a table of a verdict: the measures, then the scores beside them."""
+    rows = [cells(record) for record in verdict["measures"]]
+    beside = verdict.get("beside", {}).items() if rows else ()  # runs of earlier versions have none
+    return rows + [{**dict.fromkeys(rows[0], ""), "measure": name, "before": f"{score:.2f}"} for name, score in beside]
+
+
 def lines(verdict: dict[str, Any]) -> list[str]:
     """Returns a verdict, as ``Verdict.to_dict`` returns it, as lines of text: the word, the measures and the notes."""
-    rows = [list(cells(record).values()) for record in verdict["measures"]]
     rows = [
-        [name, f"{a} -> {b}", f"{difference} {interval}".removesuffix(" -"), *rest]
-        for name, a, b, difference, interval, *rest in rows
+        [name, f"{a} -> {b}".removesuffix(" -> "), f"{difference} {interval}".removesuffix(" -"), *rest]
+        for name, a, b, difference, interval, *rest in (row.values() for row in table(verdict))
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [f"verdict: {verdict['word']}, {verdict['why']}", *(f"  {line}" for line in [*table, *verdict["notes"]])]
+    shown = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [f"verdict: {verdict['word']}, {verdict['why']}", *(f"  {line}" for line in [*shown, *verdict["notes"]])]
 
 
 def markdown(verdict: dict[str, Any]) -> str:
     """Returns a verdict, as ``Verdict.to_dict`` returns it, as Markdown: the word, a table, the notes."""
     parts = [f"**{verdict['word']}**, {verdict['why']}."]
-    if rows := [cells(record) for record in verdict["measures"]]:
+    if rows := table(verdict):
         head = [list(rows[0]), ["---"] * len(rows[0])]
-        table = [[cell.replace("|", "&#124;") for cell in row] for row in [*head, *(row.values() for row in rows)]]
-        parts.append("\n".join(f"| {' | '.join(row)} |" for row in table))
+        listed = [[cell.replace("|", "&#124;") for cell in row] for row in [*head, *(row.values() for row in rows)]]
+        parts.append("\n".join(f"| {' | '.join(row)} |" for row in listed))
     return "\n\n".join([*parts, *verdict["notes"]])

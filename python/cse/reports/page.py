@@ -86,7 +86,7 @@ def report_page(material: Material) -> Page:
         css=(resources / "report.css").read_text(encoding="utf8"),
         version=f" with cse {version}" if version else "",
         run=run,
-        verdict={**judged, "measures": [verdict.cells(record) for record in judged["measures"]]},
+        verdict={**judged, "measures": verdict.table(judged)},
         changes=[_cells(change) for change in changes],
         base=run.config.get("model", ""),
         took=took,

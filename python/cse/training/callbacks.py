@@ -119,7 +119,7 @@ def header(facts: dict[str, str], verbose: bool = False) -> list[str]:
     """Returns the lines that describe a run before training, from ``Run.facts``; without ``verbose`` the main ones."""
     if not verbose:
         joined = {"positive": ("positive", "negatives"), "corpus": ("corpus", "columns")}
-        names = ("device", "model", "recipe", "loss", "positive", "corpus", "index", "steps", "warning")
+        names = ("device", "model", "recipe", "loss", "positive", "corpus", "labels", "index", "steps", "warning")
         texts = {name: [facts[key] for key in joined.get(name, (name,)) if key in facts] for name in names}
         between = {"positive": "; negatives: "}
         facts = {name: between.get(name, "; ").join(parts) for name, parts in texts.items() if parts}

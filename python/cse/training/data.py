@@ -18,6 +18,7 @@ import numpy as np
 from ..background import ProgressCallback
 from ..context import Context
 from ..data import readers, tables
+from ..data.classes import classes_of, likely_labels, read_classes
 from ..data.corpus import IN_MEMORY, Corpus, Split, hold_out
 from ..data.pairs import LabelledPairs, open_pairs
 from ..encoder.resolve import check_local
@@ -46,6 +47,7 @@ class TrainingData:
     reading: dict[str, Any]  # options with which the files were read
     judged: LabelledTexts | None = None  # texts that judge the encoder by their labels; ``split`` leaves them out
     unjudged: str = ""  # why none do, although a column of labels was named
+    likely: dict[str, int] = field(default_factory=dict)  # columns that look like labels, if none was named
 
     @property
     def columns(self) -> list[Corpus]:
@@ -57,7 +59,7 @@ class TrainingData:
         corpus, split = self.corpus, self.split
         counts = {
             "held out to judge by their labels": 0 if self.judged is None else len(self.judged.texts),
-            "held out": len(split.held_out),
+            "held out to check for collapse": len(split.held_out),
             "left out because they repeat held-out rows": split.repeats,
             "blank": split.blank,
             "with invalid UTF-8 replaced": corpus.repaired,
@@ -66,7 +68,11 @@ class TrainingData:
         parts = [f"{len(corpus):,} rows: {len(split.train):,} to train on"]
         parts += [f"{count:,} {what}" for what, count in counts.items() if count]
         text = ", ".join(filter(None, [*parts, readers.repeated(corpus.files)]))
-        return {"corpus": text} | ({} if self.labelled is None else {"columns": self.labelled.describe()})
+        facts = {"corpus": text} | ({} if self.labelled is None else {"columns": self.labelled.describe()})
+        if self.likely:
+            named = ", ".join(f"{name} ({count} values)" for name, count in self.likely.items())
+            facts["labels"] = f"none named; {named} may be a column of labels: --labels COLUMN judges the run by it"
+        return facts
 
     def evaluations(self) -> list[Evaluation]:
         """Returns what judges the encoder at the end: the texts with labels, or the held-out pairs."""
@@ -149,8 +155,15 @@ def corpus_files(corpus: Sequence[str], column: str | None) -> list[Any]:
     return files
 
 
-def open_data(context: Context, progress: ProgressCallback, texts: Sequence[str] | None, settings: Any) -> TrainingData:
-    """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs`` and ``rows`` of ``context``."""
+def open_data(
+    context: Context,
+    progress: ProgressCallback,
+    texts: Sequence[str] | None,
+    settings: Any,
+    labels: Sequence[str] | None = None,
+) -> TrainingData:
+    """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs`` and ``rows`` of ``context``. ``labels``
+    are those of ``texts``, "" for none."""
     reading = {name: getattr(settings, name) for name in ("encoding_errors", "max_line_bytes", "threads", "cache")}
     labelled, rows, judged, unjudged = None, None, None, ""
     if settings.pairs:
@@ -170,12 +183,21 @@ def open_data(context: Context, progress: ProgressCallback, texts: Sequence[str]
     if settings.labels is not None:
         from ..evaluation.labels import choose_labelled
 
-        judged, chosen, unjudged = choose_labelled(sentences, settings.labels)
+        if texts is not None and labels is None:
+            raise InputError(f"labels: those of --labels {settings.labels} are missing; pass labels=[...] beside texts")
+        flag = f"--labels {settings.labels}"
+        classes = (
+            read_classes(sentences, settings.labels, flag)
+            if labels is None
+            else (classes_of(sentences, settings.labels, labels))
+        )
+        judged, chosen, unjudged = choose_labelled(sentences, classes)
         rows, left_out = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
     split = hold_out(sentences, settings.seed, wanted=not settings.dev, rows=rows)
     split = replace(split, blank=split.blank - left_out)
     context.corpus, context.pairs, context.rows = sentences, labelled, split.train
-    return TrainingData(sentences, labelled, split, reading, judged, unjudged)
+    likely = likely_labels(sentences) if settings.labels is None and labelled is None else {}
+    return TrainingData(sentences, labelled, split, reading, judged, unjudged, likely)
 
 
 def open_corpus(

@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from ..evaluation.base import Encodes, Evaluation, Sample
+from ..evaluation.base import Encodes, Evaluation, Report, Sample
+from ..evaluation.labels import FEWEST
 from ..evaluation.options import STSOptions
 from ..evaluation.sts import STS
 from ..evaluation.verdict import CANNOT_TELL, NOT_JUDGED, Verdict, judge
 from .data import TrainingData
 from .selection import EvaluationData, Selector
 
-HOW_TO_JUDGE = (
-    "to judge it: --labels COLUMN, if CORPUS is a table with a column of labels; or about 20 queries of your own, with "
-    "cse compare MODEL RUN CORPUS --queries FILE --pool POOL.csv"
-)
+LABELS = "--labels COLUMN, if CORPUS is a table with a column of labels"
+MORE = f"label more rows, so that two labels have {FEWEST} of those held out"
+QUERIES = "about 20 queries of your own, with cse compare MODEL RUN CORPUS --queries FILE --pool POOL.csv"
 
 
 @dataclass
@@ -30,6 +30,7 @@ class Judge:
     evaluations: Sequence[Evaluation]
     """In the order in which they decide: judged queries, labels, halves of development sets, held-out pairs."""
     unjudged: str = ""  # why the column of labels that was named does not judge; else empty
+    advice: str = f"to judge it: {QUERIES}"  # what would judge, if nothing does
     before: list[Sample] = field(default_factory=list)  # the samples of the encoder before training
 
     @classmethod
@@ -38,13 +39,17 @@ class Judge:
         sets = evaluated.judging.items()
         halves = [STS(STSOptions(), {f"half of {Path(name).name}": pairs}) for name, pairs in sets]
         own = data.evaluations()
-        return cls(
-            [*evaluated.queries, *halves, *own] if data.labelled else [*evaluated.queries, *own, *halves], data.unjudged
-        )
+        ordered = [*evaluated.queries, *halves, *own] if data.labelled else [*evaluated.queries, *own, *halves]
+        ways = [f"--labels {name}" for name in data.likely] or [LABELS]
+        if data.labelled:
+            ways = []
+        if data.unjudged:
+            ways = [MORE]
+        return cls(ordered, data.unjudged, f"to judge it: {'; or '.join([*ways, QUERIES])}")
 
-    def samples(self, encoder: Encodes) -> list[Sample]:
-        """Returns the samples of all evaluations for an encoder."""
-        return [sample for evaluation in self.evaluations for sample in evaluation(encoder).samples]
+    def reports(self, encoder: Encodes) -> list[Report]:
+        """Returns the reports of all evaluations for an encoder."""
+        return [evaluation(encoder) for evaluation in self.evaluations]
 
     def state(self) -> tuple[list[list[str]], dict[str, npt.NDArray[np.float64]]]:
         """Returns what ``restore`` needs: names that can be serialised to JSON, and arrays."""
@@ -60,15 +65,27 @@ class Judge:
         notes = [selector.check()] if selector.halves else []
         if not self.evaluations:
             selected = "the development set was used to select best/" if selector.pairs else "there are no labels"
-            return Verdict(NOT_JUDGED, self.unjudged or selected, [], [HOW_TO_JUDGE, *notes])
+            return Verdict(NOT_JUDGED, self.unjudged or selected, [], [self.advice, *notes])
         if selector.best_step == 0 or best is None:
             return Verdict(CANNOT_TELL, "best/ is the encoder before training", [], notes)
         try:
-            after = self.samples(best)
+            reports = self.reports(best)
         except InputError as error:  # its embeddings are not finite
             return Verdict(NOT_JUDGED, str(error))
+        after = samples_of(reports)
         if [len(sample.values) for sample in after] != [len(sample.values) for sample in self.before]:
             why = "the encoder before training was judged by other data, or not at all"
             return Verdict(NOT_JUDGED, why, [], notes)
         before = [replace(new, values=old.values) for old, new in zip(self.before, after, strict=True)]
-        return judge(before, after, notes)
+        return concluded(before, reports, notes)
+
+
+def concluded(before: Sequence[Sample], after: Sequence[Report], notes: Sequence[str] = ()) -> Verdict:
+    """Returns the verdict from the samples of one encoder, and the reports of the same evaluations for the other."""
+    notes = [*(note for report in after for note in report.notes), *notes]
+    beside = {name: score for report in after for name, score in report.beside.items()}
+    return judge(before, samples_of(after), notes, beside)
+
+
+def samples_of(reports: Sequence[Report]) -> list[Sample]:
+    return [sample for report in reports for sample in report.samples]

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from ..data.corpus import IN_MEMORY
 from ..encoder.device import recorder_of
-from ..errors import InputError, Interrupted, RunError, check_texts, for_python, sentence
+from ..errors import InputError, Interrupted, RunError, check_labels, check_texts, for_python, sentence
 from ..io import dumps, write_text
 from .batches.batches import Batch
 from .batches.tokens import Prefetcher
@@ -23,6 +23,7 @@ from .callbacks import Callback, Callbacks
 from .data import check_same, check_source
 from .folder import outputs
 from .folder.find import find_checkpoint
+from .judging import samples_of
 from .loggers import LOGGERS
 from .run import Run
 from .run import RunResult as RunResult
@@ -46,6 +47,7 @@ def train(
     *,
     resume: str | Path | None = None,
     texts: Iterable[str] | None = None,
+    labels: Iterable[Any] | None = None,
 ) -> RunResult:
     """Trains an encoder and saves it in a new folder under ``config.output``.
 
@@ -63,6 +65,8 @@ def train(
             threads, the resumed run is bit-identical to an uninterrupted one.
         texts: Sentences in memory to train on, instead of ``config.corpus``. Line breaks become spaces. The
             sentences are not saved; pass the same ones to resume the run.
+        labels: The label of each text, of any type; None, NaN or "": none. They judge the run, as a column
+            ``config.labels`` of a table does; the name of that column (default: ``labels``) is theirs.
 
     Raises:
         InputError: Before training, for an invalid configuration or invalid data.
@@ -82,6 +86,13 @@ def train(
         if config.pairs or config.column is not None or config.corpus not in ((), (IN_MEMORY,)):
             raise InputError("texts: cannot be combined with corpus, column or pairs; leave out texts, or the others")
         rows, config = check_texts(texts), config.replace(corpus=(IN_MEMORY,))
+    known = None
+    if labels is not None:
+        if rows is None:
+            raise InputError(
+                "labels: must be given with texts; for a table, name its column with TrainConfig(labels=...)"
+            )
+        known, config = check_labels(labels, len(rows)), config.replace(labels=config.labels or "labels")
     check_source(config.corpus, config.pairs, config.tfidf)
     names = dict.fromkeys(["jsonl", *config.loggers])
     watching = [*(LOGGERS.get(name, "--logger")() for name in names), callback or Callback()]
@@ -91,10 +102,10 @@ def train(
         ExitStack() as lock,
     ):
         if resume is None:
-            run = prepare(config, world, progress=shown.on_progress, texts=rows)
+            run = prepare(config, world, progress=shown.on_progress, texts=rows, labels=known)
             return Trainer(run, world, shown).run()
         checkpoint = lock.enter_context(outputs.opened(Path(resume), world))
-        run = prepare(config, world, checkpoint.run, shown.on_progress, rows)
+        run = prepare(config, world, checkpoint.run, shown.on_progress, rows, known)
         if len(run.batches) < checkpoint.step:
             raise InputError(
                 f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps already done; raise it"
@@ -260,7 +271,7 @@ class Trainer:
             if keep:
                 outputs.save(run, "best")
                 if state.step == 0 and run.judge.evaluations:
-                    run.judge.before = run.judge.samples(outputs.load_best(run))
+                    run.judge.before = samples_of(run.judge.reports(outputs.load_best(run)))
         return time.perf_counter() - began
 
     def out_of_patience(self) -> bool:

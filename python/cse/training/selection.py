@@ -33,6 +33,7 @@ from ..evaluation.retrieval import Retrieval
 from ..evaluation.significance import sentence_clusters
 from ..evaluation.sts import NOT_SCORED, STS, Task, load_tasks, read_dev, score_pairs
 from .data import TrainingData
+from .settings.presets import families
 
 # The embeddings count as collapsed if the MRR is below this fraction of the highest MRR of earlier evaluations.
 COLLAPSED = 0.5
@@ -284,8 +285,10 @@ class EvaluationData:
         return scores
 
 
-def open_evaluation(settings: Any, whole: bool) -> EvaluationData:
+def open_evaluation(settings: Any) -> EvaluationData:
     """Reads the development sets, the judged queries and the STS tasks that the ``TrainConfig`` names."""
+    preset = (settings.given or {}).get("preset")
+    whole = preset is not None and preset.partition("-")[0] not in families()  # with a recipe from a paper
     tasks = load_tasks(settings.data, settings.allow_partial) if settings.data else []
     queries: list[Evaluation] = []
     if folder := settings.judged_queries:

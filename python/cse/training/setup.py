@@ -19,6 +19,7 @@ from ..encoder.device import describe_device, pick_device, pick_precision, set_t
 from ..encoder.resolve import Source, find_model
 from ..encoder.trained import SentenceEncoder, check_mask, load_encoder
 from ..errors import InputError
+from ..evaluation.labels import Labels
 from ..hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.base import BatchTerm, LossTerm
@@ -35,7 +36,6 @@ from .run import Run
 from .selection import open_evaluation
 from .settings import precedence
 from .settings.config import ResolvedConfig, TrainConfig
-from .settings.presets import families
 from .step.acceleration import accelerate, has_no_dropout
 from .step.encode import Forward, rates_of
 from .step.optimiser import Schedule, build_optimizer
@@ -54,11 +54,13 @@ def prepare(
     folder: Path | None = None,
     progress: ProgressCallback = lambda *_: None,
     texts: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
 ) -> Run:
     """Builds the parts of a run in order: data, encoder, batches, objective, optimiser, evaluation and folder.
 
     ``world`` are the ranks (default: one), ``folder`` is that of the run if it is resumed, ``progress`` is called while
-    a large corpus is read, and ``texts`` are sentences in memory that are used instead of a corpus.
+    a large corpus is read, and ``texts`` are sentences in memory that are used instead of a corpus, with their
+    ``labels``, "" for none.
     """
     world, settings = world or World(), precedence.with_preset(settings)
     set_threads(settings.threads)
@@ -72,10 +74,8 @@ def prepare(
     filters = {"min_df": settings.min_df, "max_terms": settings.max_terms}
     index = RunIndex(settings.tfidf, folder, named, filters, context)
     context.open_index = index.open
-    preset = (settings.given or {}).get("preset")
-    published = preset is not None and preset.partition("-")[0] not in families()  # a recipe from a paper
-    evaluated = open_evaluation(settings, whole=published)
-    opened = open_data(context, progress, texts, settings)
+    evaluated = open_evaluation(settings)
+    opened = open_data(context, progress, texts, settings, labels)
     place = folder
     if settings.name is not None:
         place = place or choose_folder(settings)  # checked before the model is searched for
@@ -99,6 +99,8 @@ def prepare(
         saturation=SaturationCheck(final.positive, final.temperature),
         steps=len(rows),
     )
+    judge = Judge.of(evaluated, opened)
+    labelled = [each for each in judge.evaluations if isinstance(each, Labels)]
     examples = make_examples(rows, methods, final.positive, final.seed)
     text, warnings = examine(rows, negatives, tokenizer, final.max_length, built.encoder.max_length, final.model)
     warnings += [opened.unjudged] if opened.unjudged else []
@@ -117,6 +119,7 @@ def prepare(
         "positive": f"{final.positive}{f' ({options})' if options else ''}",
         "negatives": "; ".join(["in the batch", *synthetic]),
         **opened.describe(),
+        **({"labels": labelled[0].describe()} if labelled else {}),
         **index.facts,
         "steps": describe_steps(final, rows, device),
         **({"prompt": rows.prompts.describe()} if rows.prompts.anchor or rows.prompts.document else {}),
@@ -136,7 +139,7 @@ def prepare(
         reason=reason,
         tokens=ids,
         evaluation=evaluated,
-        judge=Judge.of(evaluated, opened),
+        judge=judge,
         facts=facts,
         card={"model": final.model, "seed": final.seed, **public},
         examples=examples,

@@ -249,6 +249,7 @@ def compare_command(
     those that cse train held out.
     """
     from ...evaluation.run import option_tables
+    from ...training.folder.find import is_run
 
     printing.check_output()
     if pool is not None or judged is not None:
@@ -263,8 +264,13 @@ def compare_command(
         raise InputError("--queries has no effect without --pool or --judged; add one of them, or omit --queries")
     if column is not None and labels is None:
         raise InputError("--column has no effect without --labels or --queries; add one of them, or omit --column")
+    if data is None and len(models) == 2 and labels is None and all(map(is_run, models)):
+        compare_by_runs(models, ranked, encoder, as_json, markdown)
+        return
     if data is None:
-        raise InputError("cse compare needs data; name them with --data PATH, or judge texts yourself with --pool")
+        raise InputError(
+            "cse compare needs data; name them with --data PATH, judge texts yourself with --pool, or compare two runs"
+        )
     about: dict[str, Any] = {"seeds": seeds, "allow_partial": allow_partial, **encoder.arguments}
     tables = option_tables(encoder.settings(settings))
     about["options"] = tables
@@ -302,6 +308,8 @@ def compare_by_suites(
             if "note" in record:
                 printing.echo(f"{record['task']}: {record['note']}")
     print_what_compares(about, results, " A is the first model. p-values are adjusted by Holm's method.")
+    for note in dict.fromkeys(note for result in results for note in result.notes):
+        printing.echo(f"Note: {note}")
 
 
 def compare_by_labels(
@@ -314,21 +322,45 @@ def compare_by_labels(
 ) -> None:
     """Compares models by a column of labels, and prints a verdict for each pair."""
     from ...evaluation import verdict
+    from ...evaluation.labels import Labels
+    from ...evaluation.run import open_suites
+    from ...training.comparing import check_apart
+    from ...training.folder.find import is_run
 
+    (suite,) = open_suites("labels", data, about["options"]).values()
+    runs = dict.fromkeys(str(system.model) for side in sides for system in side)
+    notes = [check_apart(run, suite, data) for run in runs if is_run(run) and isinstance(suite, Labels)]
     results = compared(sides, ["labels"], data, about)
-    words = [verdict.conclude(each.tasks, ["rows"] * len(each.tasks)).to_dict() for each in results]
+    words = [
+        verdict.conclude(
+            each.tasks, ["rows"] * len(each.tasks), [*filter(None, notes), *each.notes], each.beside
+        ).to_dict()
+        for each in results
+    ]
     found = list(zip(names[1:], results, words, strict=True))
     if as_json:
-        records = [
-            {"a": names[0], "b": name, "tasks": each.tasks, "verdict": word, "notes": each.notes}
-            for name, each, word in found
-        ]
+        records = [{"a": names[0], "b": name, "tasks": each.tasks, "verdict": word} for name, each, word in found]
         printing.result({**what_compares(about, results), "comparisons": records}, True, [])
         return
     for name, _, word in found:
         lines = ["", verdict.markdown(word)] if markdown else verdict.lines(word)
         printing.echo("\n".join([f"{name} against {names[0]}:", *lines]))
     print_what_compares(about, results)
+
+
+def compare_by_runs(models: Sequence[str], ranked: Ranking, encoder: Evaluated, as_json: bool, markdown: bool) -> None:
+    """Compares two runs by what judged one of them, and prints the verdict."""
+    from ...evaluation import verdict
+    from ...evaluation.run import opened
+    from ...training.comparing import compare_runs
+
+    names, sides = systems_of(models, ranked)
+    systems = dict(zip(models, (system for (system,) in sides), strict=True))
+    word = compare_runs(models[0], models[1], lambda name: opened(systems[name], **encoder.arguments)).to_dict()
+    lines = ["", verdict.markdown(word)] if markdown else verdict.lines(word)
+    printing.result(
+        {"a": names[0], "b": names[1], "verdict": word}, as_json, [f"{names[1]} against {names[0]}:", *lines]
+    )
 
 
 def compared(
@@ -347,8 +379,6 @@ def what_compares(about: Mapping[str, Any], results: Sequence[Comparison]) -> di
 
 def print_what_compares(about: Mapping[str, Any], results: Sequence[Comparison], more: str = "") -> None:
     printing.echo(f"This compares {what_compares(about, results)['compares']}.{more}")
-    for note in dict.fromkeys(note for result in results for note in result.notes):
-        printing.echo(f"Note: {note}")
 
 
 def compare_by_hand(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ...options import Device, Opt, Threads
 from ...progress import progress_of
@@ -52,14 +52,20 @@ def runs_command(
             listed.append({**about, **scores, "sts": sts, "settings": run.settings, "given": run.given})
         printing.result({"folder": folder, "differing": names, "runs": listed}, True, [])
         return
+    scores = [_score(run) for run in runs]
+    judges = [judge for judge in dict.fromkeys(judge for judge, _ in scores) if judge]
+    # Scores of different data are in different columns, even if the judges have the same name.
+    titles = {
+        judge: judge[0] + " " * [other[0] for other in judges[:n]].count(judge[0]) for n, judge in enumerate(judges)
+    }
     rows = [
         {
             "run": run.name,
             "verdict": run.verdict.get("word", "-") if run.result is not None else run.status,
-            "score": _score(run),
+            **{title: score if judge == own else "-" for judge, title in titles.items()},
             "date": datetime.fromtimestamp(run.changed).strftime("%Y-%m-%d %H:%M"),
         }
-        for run in runs
+        for run, (own, score) in zip(runs, scores, strict=True)
     ]
     printing.table(rows, title=f"{folder}: {len(runs)} run{'' if len(runs) == 1 else 's'}")
     if names:
@@ -69,14 +75,20 @@ def runs_command(
         printing.echo("\n".join(wrap(f"{run.name}: {', '.join(values)}", 78, subsequent_indent="    ")))
 
 
-def _score(run: StoredRun) -> str:
-    """Returns the first score of the verdict and its change; without one, the score that selects best/."""
+def _score(run: StoredRun) -> tuple[tuple[Any, ...], str]:
+    """Returns what judged a run, its name first, and the first score of the verdict with its change; without a verdict,
+    what selected best/, and that score."""
+    data = tuple(map(str, (run.config.get(name) for name in ("corpus", "pairs", "judged_queries", "dev"))))
     for record in run.verdict.get("measures", []):
         if None not in (record["b"], record["mean"]):
-            return f"{record['b']:.2f} ({record['mean']:+.2f})"
+            judge = f"{record['task']}, {record['examples']:,} {record['unit']}"
+            return (judge, *data), f"{record['b']:.2f} ({record['mean']:+.2f})"
     value = run.best.get(run.metric or "")
-    name = {"spearman": "Spearman", "mrr": "MRR"}.get(run.metric or "")
-    return "-" if value is None else f"{name} {value:.2f}" if run.metric == "spearman" else f"{name} {value:.4f}"
+    if value is None:
+        return (), "-"
+    if run.metric == "spearman":
+        return ("Spearman, which selected best/", *data), f"{value:.2f}"
+    return ("MRR, a check for collapse", *data, run.config.get("seed")), f"{value:.4f}"
 
 
 @command("report")

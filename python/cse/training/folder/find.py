@@ -38,6 +38,11 @@ def damage(folder: Path) -> Iterator[None]:
         raise TornCheckpoint(f"{folder}: the checkpoint is damaged ({why}); {remedy}") from None
 
 
+def is_run(name: str) -> bool:
+    """Returns whether a folder holds a run that has saved an encoder."""
+    return (Path(name) / CONFIG).is_file() and (Path(name) / "best").is_dir()
+
+
 def list_checkpoints(run: Path) -> list[Path]:
     """Returns the folders of the checkpoints of a run, ordered by step."""
     return sorted((run / FOLDER).glob("step-*")) if (run / FOLDER).is_dir() else []

@@ -1,0 +1,71 @@
+"""The classes of the rows of a table, which a column of labels gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import InputError
+from . import readers, tables
+from .corpus import Corpus
+from .pairs import values_of
+
+# Rows that are read to see whether a column looks like labels, and the length of its longest value.
+SAMPLE_ROWS, LONGEST = 2000, 60
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of the rows of a corpus."""
+
+    column: str
+    names: list[str]
+    of_rows: npt.NDArray[np.int64]
+    """``(N,)`` position in ``names`` of the label of each row; -1: none."""
+
+
+def read_classes(corpus: Corpus, column: str, flag: str) -> Classes:
+    """Reads a column of labels of the tables of a corpus; an error if there is none begins with ``flag``."""
+    if others := [file.path for file in corpus.files if file.column is None]:
+        raise InputError(
+            f"{flag}: {others[0]} is not a table with such a column; name a table, and --column of its text"
+        )
+    paths = [readers.find_again(file.path) for file in corpus.files]
+    return classes_of(corpus, column, values_of(paths, flag, column))
+
+
+def classes_of(corpus: Corpus, column: str, labels: Iterable[str]) -> Classes:
+    """Returns the classes of the rows of a corpus from their labels, "" for none. Rows with the same text have the same
+    class: none if the text is blank, occurs with two labels or only without one."""
+    values = [value.strip() for value in labels]
+    names = sorted({*values} - {""})
+    number = {name: place for place, name in enumerate(names)} | {"": -1}
+    of_values = np.array([number[value] for value in values], dtype=np.int64)
+    rows, of_rows = corpus.filled(), np.full(len(values), -1)
+    hashes, text = np.unique(corpus.hashes()[rows], return_inverse=True)
+    lowest, highest = np.full(len(hashes), len(names)), np.full(len(hashes), -1)
+    given = of_values[rows] >= 0
+    np.minimum.at(lowest, text[given], of_values[rows[given]])
+    np.maximum.at(highest, text[given], of_values[rows[given]])
+    of_rows[rows] = np.where(lowest == highest, lowest, -1)[text]
+    return Classes(column, names, of_rows)
+
+
+def likely_labels(corpus: Corpus) -> dict[str, int]:
+    """Returns the other columns of a table that look like labels, with their numbers of values: 2 to 100 short values
+    in its first rows, each of which has five rows on average."""
+    found: dict[str, int] = {}
+    file = corpus.files[0]
+    path = readers.find_again(file.path)
+    names = [] if file.column is None else tables.column_names(path)
+    for name in names[:100] if len(set(names)) == len(names) else []:
+        first = islice(tables.column_values(path, name), SAMPLE_ROWS)
+        values = [value for value in map(str.strip, first) if value] if name != file.column else []
+        distinct = set(values)
+        if 2 <= len(distinct) <= min(100, len(values) // 5) and max(map(len, distinct)) <= LONGEST:
+            found[name] = len(distinct)
+    return found
