@@ -29,7 +29,7 @@ import numpy.typing as npt
 
 import cse
 from cse.evaluation.geometry import unit
-from cse.evaluation.labels import is_frequent, samples_of
+from cse.evaluation.labels import FEWEST, samples_of
 from cse.evaluation.verdict import judge, lines
 from cse.io import write_text
 
@@ -86,9 +86,10 @@ def encoded(work: Path, name: str, label: str, rows: list[tuple[str, str]], thre
 
 def judged(before: Vectors, after: Vectors, labels: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> Any:
     """Returns the verdict from some rows; as in training, classes of fewer than ten of them are left out."""
-    rows = rows[is_frequent(labels[rows])]
+    rows = rows[np.bincount(labels[rows])[labels[rows]] >= FEWEST]
     _, classes = np.unique(labels[rows], return_inverse=True)
-    first, second = (samples_of("label", vectors[rows], classes) for vectors in (before, after))
+    none = before[:0], classes[:0]  # the labels are predicted from the other folds
+    first, second = (samples_of("label", vectors[rows], classes, none) for vectors in (before, after))
     return judge(first, second)
 
 

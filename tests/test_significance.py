@@ -196,7 +196,7 @@ def test_intervals_of_rows_that_all_change_alike_are_not_points(units, after):
     assert record["p"] == (1.0 if after else 2.0 ** (1 - units))
 
 
-def test_compare_cannot_tell_of_an_encoder_whose_cosines_are_all_equal(scored_pairs):
+def test_compare_refuses_an_encoder_whose_vectors_are_all_equal(scored_pairs):
     class Encodes:
         def __init__(self, constant):
             self.constant = constant
@@ -205,6 +205,7 @@ def test_compare_cannot_tell_of_an_encoder_whose_cosines_are_all_equal(scored_pa
             return np.ones((len(texts), 4)) if self.constant else np.random.default_rng(0).normal(size=(len(texts), 4))
 
     for first in (False, True):
-        (record,) = cse.compare(Encodes(first), Encodes(not first), data=scored_pairs).tasks
-        assert record["verdict"] == "cannot tell"
-        assert "p" not in record
+        with pytest.raises(
+            cse.InputError, match=r"Encodes: the vectors of all \d+ texts are equal, so that nothing can"
+        ):
+            cse.compare(Encodes(first), Encodes(not first), data=scored_pairs)

@@ -17,7 +17,7 @@ Sizes = npt.NDArray[np.float64] | float
 TIE = 1e-6
 """Scores that differ by no more than this, times their size, are the same. The size of a cosine is 1, and that of a dot
 product is the product of the two norms."""
-WIDEST = 10
+WIDEST = 2
 """A run of scores, each the same as the next one, is divided where it becomes wider than this many times ``TIE``."""
 FLOAT64 = 1e-3
 """Size of a result computed in float64, relative to its terms: such results are the same within 1e-9 of these."""

@@ -20,6 +20,7 @@ from ..data.tables import csv_records
 from ..encoder.base import check_finite
 from ..errors import InputError, shown
 from ..options import NoOptions
+from ..ties import TIE
 
 Progress = Callable[[int], None]
 T = TypeVar("T")
@@ -96,6 +97,19 @@ def embed(
     row = {text: number for number, text in enumerate(dict.fromkeys(chain.from_iterable(columns)))}
     vectors = encoder.encode(list(row), progress=progress)
     return [vectors[[row[text] for text in column]] for column in columns]
+
+
+class EqualVectors(InputError):
+    """An encoder gives all texts the same vector."""
+
+
+def check_apart(vectors: npt.NDArray[np.floating]) -> None:
+    """Raises ``EqualVectors`` if all of at least two vectors of different texts ``(n, D)`` point in one direction."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    if len(vectors) > 1 and np.ptp(vectors / np.maximum(lengths, 1e-12), axis=0).max() <= TIE:
+        raise EqualVectors(
+            f"the vectors of all {len(vectors):,} texts are equal, so that nothing can be scored; name another encoder"
+        )
 
 
 def read_lines(path: Path, blank: bool = False) -> list[tuple[int, str]]:
@@ -206,6 +220,9 @@ class Sample:
 
     None: the examples are independent.
     """
+    classes: npt.NDArray[np.int64] | None = None
+    """``(n,)`` the class of each example; the score is then the mean over the classes of their mean values, so that a
+    frequent class does not count more than another. None: the mean of all values."""
     unit: str = "examples"
     """What an example is, in the plural, such as ``rows``."""
     measure: str = ""

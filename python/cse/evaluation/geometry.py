@@ -18,7 +18,7 @@ from ..data.corpus import HELD_OUT_WORDS, Corpus
 from ..data.words import cut_in_two
 from ..errors import InputError
 from ..ties import at_least
-from .base import Encodes, Evaluation, Progress, Report, Sample, embed, needed, read_pairs
+from .base import Encodes, Evaluation, Progress, Report, Sample, check_apart, embed, needed, read_pairs
 from .options import SplitHalfOptions
 
 Vectors = npt.NDArray[np.float64]
@@ -197,7 +197,9 @@ class PairSearch(Evaluation):
 
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
         """Returns a report whose sample is 100, 50 or 0 where both texts, one or neither ranks the other first."""
-        ranks = half_ranks(*embed(encoder, self.columns, progress))
+        columns = embed(encoder, self.columns, progress)
+        check_apart(np.concatenate(columns))
+        ranks = half_ranks(*columns)
         found = np.asarray(sum(50.0 * (each == 1) for each in ranks))
         task = "held-out pairs that find each other"
         row = {"task": task, "pairs": len(found), "score": float(found.mean())}

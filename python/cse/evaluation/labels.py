@@ -19,7 +19,7 @@ from ..data.classes import Classes, read_classes
 from ..data.corpus import Corpus
 from ..errors import InputError
 from ..ties import at_least, best
-from .base import Encodes, Evaluation, Progress, Report, Sample, embed
+from .base import Encodes, Evaluation, Progress, Report, Sample, check_apart, embed
 from .geometry import unit
 from .options import MOST_ROWS, LabelsOptions
 from .significance import BETTER, score_of
@@ -57,7 +57,8 @@ def neighbours(
 ) -> Vector:
     """Returns 1 for each row ``(n, D)`` whose label is the most frequent one of its nearest others, or else of its
     nearest other rows, else 0. Rows have unit length. Votes are weighted by 1 + cosine / 1000, which decides between
-    equal numbers of votes."""
+    equal numbers of votes; they are divided by the share of their label among the others, so that a frequent label is
+    not preferred."""
     points, known = others or (vectors, labels)
     cosines = vectors @ points.T
     if others is None:
@@ -66,7 +67,9 @@ def neighbours(
     votes = np.zeros((len(labels), max(labels.max(), known.max()) + 1))
     weights = 1 + np.take_along_axis(cosines, nearest, 1) / 1e3
     np.add.at(votes, (np.arange(len(labels))[:, None], known[nearest]), weights)
-    largest = at_least(votes, votes.max(1, keepdims=True), count / 1e3)  # the size of the sums of cosines / 1000
+    scale = len(known) / np.maximum(np.bincount(known, minlength=votes.shape[1]), 1)
+    votes *= scale
+    largest = at_least(votes, votes.max(1, keepdims=True), count / 1e3 * scale.max())  # the size of the sums of cosines
     return np.asarray(largest.argmax(1) == labels, dtype=np.float64)
 
 
@@ -88,12 +91,12 @@ def classified(
 
 
 def logistic(rows: Any, labels: Rows) -> Callable[[Any], Any]:
-    """Fits a logistic regression, with C = 1."""
+    """Fits a logistic regression, with C = 1 and rows weighted so that all labels have the same weight."""
     from sklearn.linear_model import LogisticRegression
 
     if len(np.unique(labels)) < 2:
         return lambda rows: labels[:1].repeat(rows.shape[0])
-    return LogisticRegression(max_iter=1000).fit(rows, labels).predict  # type: ignore[no-any-return]
+    return LogisticRegression(max_iter=1000, class_weight="balanced").fit(rows, labels).predict  # type: ignore[no-any-return]
 
 
 def words(texts: Any, labels: Rows) -> Callable[[Any], Any]:
@@ -112,6 +115,19 @@ def most_frequent(texts: Any, labels: Rows) -> Callable[[Any], Any]:
     """Predicts the most frequent label for each text."""
     label = np.bincount(labels).argmax()
     return lambda texts: np.full(len(texts), label)
+
+
+def samples_of(
+    column: str, vectors: npt.NDArray[np.floating], labels: Rows, others: tuple[npt.NDArray[np.floating], Rows]
+) -> list[Sample]:
+    """Returns the samples of a column of labels from the embeddings of the judged rows, ``(n, D)``, and of the others,
+    of which there may be none; a value is 100 for a row whose label is found."""
+    points, known = unit(vectors), (unit(others[0]), others[1]) if len(others[1]) else None
+    found = {
+        f"{column} of {NEIGHBOURS} nearest neighbours": neighbours(points, labels, known),
+        f"{column} by logistic regression": classified(logistic, points, labels, known),
+    }
+    return [Sample(name, 100 * values, classes=labels, unit="rows") for name, values in found.items()]
 
 
 def choose_labelled(
@@ -139,7 +155,8 @@ def choose_labelled(
         )
     chosen = np.flatnonzero(np.isin(labels[:count], frequent))
     others = np.setdiff1d(np.arange(len(hashes)), chosen) if share < 1 else rows[:0]
-    notes = []
+    texts_of = corpus.filled()[np.unique(corpus.hashes()[corpus.filled()], return_index=True)[1]]
+    notes = classes.describe(texts_of, FEWEST)
     if len(frequent) < total:
         notes.append(
             f"{len(chosen):,} rows of {len(frequent):,} of the {total:,} labels judge, which have {FEWEST} or more"
@@ -155,12 +172,13 @@ def choose_labelled(
 
 
 class Labels(Evaluation):
-    """Accuracy of the labels of nearest neighbours, and of a logistic regression, on the distinct rows of a table, or
-    on ``LabelledTexts`` in memory; beside them, that of the most frequent label and of TF-IDF."""
+    """Mean recall of labels by nearest neighbours, and by a logistic regression, on the distinct rows of a table, or on
+    ``LabelledTexts`` in memory; beside them, that of the most frequent label and of TF-IDF. The mean over the labels
+    of the share of their rows that is found: the accuracy, if all labels have the same number of rows."""
 
     Options = LabelsOptions
     summary = (
-        "accuracy of a column of labels on --data TABLE, by 10 nearest neighbours (leave-one-out) and by logistic "
+        "mean recall of a column of labels on --data TABLE, by 10 nearest neighbours (leave-one-out) and by logistic "
         "regression (mean over five divisions into five folds)"
     )
 
@@ -186,25 +204,24 @@ class Labels(Evaluation):
 
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
         column, labels = self.texts.column, self.texts.labels
-        vectors, known = map(unit, embed(encoder, [self.texts.texts, self.texts.others], progress))
-        others = (known, self.texts.labels_of_others) if self.texts.others else None
-        found = {
-            f"{column} of {NEIGHBOURS} nearest neighbours": neighbours(vectors, labels, others),
-            f"{column} by logistic regression": classified(logistic, vectors, labels, others),
-        }
-        samples = [Sample(name, 100 * values, unit="rows") for name, values in found.items()]
-        scores = {sample.task: score_of(sample.values, sample.gold) for sample in samples} | self.beside
-        rows = [{"task": name, "rows": len(labels), "accuracy": score} for name, score in scores.items()]
+        vectors, known = embed(encoder, [self.texts.texts, self.texts.others], progress)
+        check_apart(vectors)
+        samples = samples_of(column, vectors, labels, (known, self.texts.labels_of_others))
+        recalls = {sample.task: score_of(sample.values, None, labels) for sample in samples} | self.beside
+        rows = [{"task": name, "rows": len(labels), "mean recall": recall} for name, recall in recalls.items()]
+        for row, sample in zip(rows, samples, strict=False):
+            row["accuracy"] = float(sample.values.mean())
         return Report(rows, notes=self.texts.notes, samples=samples, beside=self.beside)
 
     @cached_property
     def beside(self) -> dict[str, float]:
-        """The scores of what needs no encoder, by name."""
+        """The mean recall of what needs no encoder, by name."""
+        labels = self.texts.labels
         texts, known = (np.array(each, dtype=object) for each in (self.texts.texts, self.texts.others))
         others = (known, self.texts.labels_of_others) if self.texts.others else None
         kinds = {"most frequent label": most_frequent, "TF-IDF and logistic regression": words}
-        values = {name: 100 * classified(fit, texts, self.texts.labels, others) for name, fit in kinds.items()}
-        return {f"{self.texts.column} by {name}": score_of(each, None) for name, each in values.items()}
+        values = {name: 100 * classified(fit, texts, labels, others) for name, fit in kinds.items()}
+        return {f"{self.texts.column} by {name}": score_of(each, None, labels) for name, each in values.items()}
 
     def visible(self) -> float | None:
         """Returns the smallest difference in points that the verdict shows if one row in ten changes; None: none."""
@@ -214,7 +231,7 @@ class Labels(Evaluation):
         def difference(up: int) -> float | None:
             before, after = np.full(n, 100.0), np.full(n, 100.0)
             before[changed[:up]], after[changed[up:]] = 0, 0
-            first, second = ([Sample("labels", each, unit="rows")] for each in (before, after))
+            first, second = ([Sample("labels", each, classes=self.texts.labels)] for each in (before, after))
             found = judge(first, second)
             return found.measures[0]["mean"] if found.word == BETTER else None
 

@@ -26,7 +26,7 @@ from ..encoder.passages import Cutter
 from ..errors import InputError, shown
 from ..io import parse_json
 from ..ties import best, comparable
-from .base import Encodes, Evaluation, Progress, Report, Sample, find_file, needed, read_lines
+from .base import Encodes, Evaluation, Progress, Report, Sample, check_apart, find_file, needed, read_lines
 from .geometry import unit
 from .options import RetrievalOptions
 from .ranking import FromRun
@@ -125,6 +125,8 @@ def rank_documents(
         vectors = points(answer(parts, progress=progress if cut is None else None))
         if cut is not None and progress is not None:
             progress(len(texts))
+        if not start and len({*texts, *queries.values()}) > 1:
+            check_apart(np.vstack([wanted, vectors]))
         found = np.maximum.reduceat(wanted @ vectors.T, firsts, axis=1)
         norms = np.maximum.reduceat(np.linalg.norm(vectors, axis=1), firsts)
         scores, sizes = np.hstack([scores, found]), np.hstack([sizes, lengths * norms])

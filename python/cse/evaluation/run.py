@@ -12,7 +12,7 @@ from ..errors import InputError, check_integer, check_list, for_python
 from ..options import options_of, parse_options
 from ..registry import parse_setting
 from . import EVALUATIONS
-from .base import Adapted, Encodes, Evaluation, Report, counted
+from .base import Adapted, Encodes, EqualVectors, Evaluation, Report, counted
 from .ranking import BM25, RUN, ByWords, FromRun, Searched, System, as_system, check_systems
 from .significance import adjust
 from .significance import compare as compare_reports
@@ -236,10 +236,13 @@ def _evaluated_model(
     advance(0)
     views = {key: _view(encoder, system) for key, system in systems.items()}
     reports: dict[Any, dict[str, Report]] = {key: {} for key in systems}
-    for title, suite in suites.items():
-        common = None if suite.ranks else suite(encoder, advance)
-        for key, view in views.items():
-            reports[key][title] = common or suite(view, advance)
+    try:
+        for title, suite in suites.items():
+            common = None if suite.ranks else suite(encoder, advance)
+            for key, view in views.items():
+                reports[key][title] = common or suite(view, advance)
+    except EqualVectors as error:
+        raise EqualVectors(f"{name}: {error}") from None
     _, similarity = compared_by(encoder)
     about, notes = ("", "", ""), [f"{name}: {similarity}"] if similarity else []
     if isinstance(encoder, Encoder):

@@ -83,9 +83,10 @@ def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDA
     return list(np.split(order, np.flatnonzero(np.diff(component[order])) + 1))
 
 
-def score_of(values: Vector, gold: Vector | None) -> float:
-    """Returns the mean of ``values`` ``(n,)``, or Spearman's correlation x 100 with the gold scores ``(n,)``."""
-    return float(scores_of(values, gold, np.ones((1, len(values))))[0])
+def score_of(values: Vector, gold: Vector | None, classes: Rows | None = None) -> float:
+    """Returns the mean of ``values`` ``(n,)``, the mean of their means by class, or Spearman's correlation x 100 with
+    the gold scores ``(n,)``."""
+    return float(scores_of(values * weights_of(classes, len(values)), gold, np.ones((1, len(values))))[0])
 
 
 def scores_of(values: Vector, gold: Vector | None, times: Vector) -> Vector:
@@ -127,13 +128,14 @@ def paired_difference(
         resamples: Number of resamples.
     """
     n = len(before[0])
-    rows = differences(np.mean(before, axis=0), np.mean(after, axis=0)) * weights_of(classes, n)
+    weights = weights_of(classes, n)
+    rows = differences(np.mean(before, axis=0), np.mean(after, axis=0)) * weights
     if gold is None and clusters is None:
         changes = np.abs(rows[rows != 0])
         # Among few examples, a t-test needs changes of different sizes in most of them.
         if n > 1 and len(changes) < FEW and (n >= FEW or 2 * len(changes) < n or np.ptp(changes) == 0):
             largest = max(float(np.abs(vector).max()) for vector in (*before, *after))
-            return few_changes(rows, largest or 1.0)
+            return few_changes(rows, (largest or 1.0) * float(weights.max()))
         if n < FEW:
             return few_units(float(rows.mean()), (rows.sum() - rows) / max(n - 1, 1) if n > 1 else ())
         drawn = resampled_means(rows, strata_of(classes, n), resamples)
@@ -290,16 +292,18 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
         return [record for row in range(len(before[0].rows)) for record in plain_differences(before, after, row)]
     for number, sample in enumerate(before[0].samples):
         old, new = ([report.samples[number].values for report in side] for side in (before, after))
-        scores = [[score_of(values, sample.gold) for values in side] for side in (old, new)]
+        scores = [[score_of(values, sample.gold, sample.classes) for values in side] for side in (old, new)]
         if seeds:
             difference = t_interval(differences(*map(np.array, scores)))
             units, clusters = len(old), None
         else:
             clusters = sentence_clusters(*sample.sentences) if sample.sentences else None
-            difference = paired_difference(old, new, sample.gold, clusters)
+            difference = paired_difference(old, new, sample.gold, clusters, sample.classes)
             units = len(clusters) if clusters is not None else len(sample.values)
         a, b = (sum(side) / len(side) for side in scores)
         record = {"task": sample.task, "examples": len(sample.values), "a": a, "b": b, "mean": difference.mean}
+        if sample.classes is not None:
+            record["by_rows"] = [float(np.mean(side)) for side in (old, new)]
         if units < FEW:
             name = "seeds" if seeds else "clusters" if clusters is not None else "queries"
             least = "" if seeds else f", p is at least {2.0 ** (1 - units):.2g}"

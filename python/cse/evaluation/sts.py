@@ -16,7 +16,20 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..ties import comparable
-from .base import Encodes, Evaluation, Pairs, Progress, Report, Sample, embed, find_file, find_files, needed, read_pairs
+from .base import (
+    Encodes,
+    Evaluation,
+    Pairs,
+    Progress,
+    Report,
+    Sample,
+    check_apart,
+    embed,
+    find_file,
+    find_files,
+    needed,
+    read_pairs,
+)
 from .geometry import alignment, uniformity, unit
 from .options import STSOptions
 
@@ -198,7 +211,9 @@ class STS(Evaluation):
 
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
         """Returns a report with one row per task; if the seven test sets are complete, the summary holds their mean."""
-        vectors = iter(embed(encoder, self.columns(), progress))
+        columns = embed(encoder, self.columns(), progress)
+        check_apart(np.concatenate(columns))
+        vectors = iter(columns)
         rows, notes, samples = [], [], []
         scores: dict[str, float] = {}  # of complete tasks
         for task, pairs in self.tasks:

@@ -28,7 +28,8 @@ class Verdict:
     """One record per measure: ``task``, ``examples`` (their number), ``unit`` (``rows``, ``pairs`` or ``queries``), the
     scores ``a`` before and ``b`` after, ``mean`` (the difference in points), its 95 % interval ``low`` and ``high``,
     its p-value ``p``, the p-value adjusted over the measures ``p_holm``, ``visible`` (the smallest difference that
-    these examples would have shown), and ``word``. Without an interval, only the last of these six is present."""
+    these examples would have shown), and ``word``. Without an interval, only the last of these six is present. For a
+    mean over classes, also ``by_rows``: the means over all rows before and after."""
     notes: list[str] = field(default_factory=list)
     beside: dict[str, float] = field(default_factory=dict)
     """Scores that need no encoder, by name; see ``Report.beside``."""
@@ -97,8 +98,14 @@ def cells(record: dict[str, Any]) -> dict[str, str]:
 
 
 def table(verdict: dict[str, Any]) -> list[dict[str, str]]:
-    """Returns the rows of a table of a verdict: the measures, then the scores beside them."""
+    """Returns the rows of a table of a verdict: the measures, their accuracies if they are mean recalls, and the scores
+    beside them."""
     rows = [cells(record) for record in verdict["measures"]]
+    for record in verdict["measures"]:
+        if "by_rows" in record:
+            a, b = record["by_rows"]
+            shown = {"before": f"{a:.2f}", "after": f"{b:.2f}", "difference": f"{b - a:+.2f}", "95 % interval": "-"}
+            rows.append({**dict.fromkeys(rows[0], ""), "measure": f"{record['task']}, accuracy of all rows", **shown})
     beside = verdict.get("beside", {}).items() if rows else ()  # runs of earlier versions have none
     return rows + [{**dict.fromkeys(rows[0], ""), "measure": name, "before": f"{score:.2f}"} for name, score in beside]
 
