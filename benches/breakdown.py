@@ -30,7 +30,7 @@ def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
         run: A function that trains with cse. Its argument is a profiler, which ``run`` must start after some
             step and stop after a later one.
     """
-    from cse.encoder import acceleration
+    from cse.encoder.fast import dropout
     from cse.training import loop
     from cse.training.step import step
 
@@ -43,7 +43,7 @@ def breakdown(run: Callable[[Any], object]) -> dict[str, float]:
 
     profiler = profile(activities=[ProfilerActivity.CPU])
     with (
-        patch.object(acceleration, "dropout_mask", recorded(acceleration.dropout_mask, "dropout masks")),
+        patch.object(dropout, "dropout_mask", recorded(dropout.dropout_mask, "dropout masks")),
         patch.object(loop, "training_step", recorded(step.training_step, "step")),
     ):
         run(profiler)

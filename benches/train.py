@@ -231,7 +231,7 @@ def time_plain(model: str, rows: list[str], options: Any, precision: str) -> Tim
         inputs = {key: value.repeat(2, 1).to(options.device) for key, value in batch.items()}
         tokens += 2 * int(batch["attention_mask"].sum())
         with torch.autocast(options.device, dtype=torch.bfloat16, enabled=precision == "bf16"):
-            z = torch.nn.functional.normalize(encoder(inputs).float(), dim=-1)
+            z = torch.nn.functional.normalize(encoder.embed(inputs).float(), dim=-1)
         scores = z[: options.batch_size] @ z[options.batch_size :].T / TEMPERATURE
         loss = torch.nn.functional.cross_entropy(scores, torch.arange(len(scores), device=scores.device))
         optimizer.zero_grad()

@@ -138,3 +138,8 @@ def gradients(run, batches, world=None, **changes):
     for parameter in state.weights().values():
         parameter.grad = None
     return found, metrics[0]
+
+
+def after_head(encoder, z):
+    """Returns pooled vectors after the MLP head of an encoder."""
+    return encoder.head({"sentence_embedding": z})["sentence_embedding"]

@@ -21,8 +21,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cse import Encoder, InputError, train
 from cse.encoder import device as devices
-from cse.encoder.acceleration import mask_always
 from cse.encoder.device import bf16_speedup, pick_device, pick_precision
+from cse.encoder.fast.attention import mask_always
 from cse.errors import RunError
 from cse.hooks.base import FeatureMethod
 from cse.training.batches.tokens import Prefetcher

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from cse import _core
-from cse.encoder import acceleration
-from cse.encoder.acceleration import FastDropout, dropout_mask, use_fast_dropout
+from cse.encoder.fast import dropout
+from cse.encoder.fast.dropout import FastDropout, dropout_mask, use_fast_dropout
 from cse.encoder.resolve import find_model
 from cse.encoder.trained import load_encoder
 from una_reference import chacha8_block
@@ -78,7 +78,7 @@ def test_a_probability_of_one_drops_every_element_as_in_torch(p):
     assert not x.grad.any()
     layer = torch.nn.Module().train()
     z = torch.randn(2, 3, 5, 4)
-    assert not acceleration.attention(layer, z, z, z, None, dropout=p)[0].any()
+    assert not dropout.attention(layer, z, z, z, None, dropout=p)[0].any()
 
 
 @pytest.mark.parametrize("kind", ["tiny_bert", "tiny_roberta"])
@@ -87,13 +87,13 @@ def test_embeddings_without_dropped_elements_equal_those_of_transformers(request
     plain, fast = (load_encoder(find_model(folder), "avg").eval() for _ in range(2))
     use_fast_dropout(fast.backbone)
     assert not [m for m in fast.backbone.modules() if type(m) is torch.nn.Dropout]
-    assert fast.backbone.config._attn_implementation == acceleration.ATTENTION
+    assert fast.backbone.config._attn_implementation == dropout.ATTENTION
     texts = [sample_rows[0], "short", sample_rows[2]]
     batch = plain.tokenizer(texts, padding=True, truncation=True, max_length=32, return_tensors="pt")
     expected = plain(batch)
     assert torch.allclose(expected, fast(batch), atol=1e-6)
     # In training mode, the embeddings are the same if masks keep every element and hidden states are not scaled.
-    monkeypatch.setattr(acceleration, "dropout_mask", lambda shape, p, dtype: torch.ones(shape, dtype=dtype))
+    monkeypatch.setattr(dropout, "dropout_mask", lambda shape, p, dtype: torch.ones(shape, dtype=dtype))
     for module in fast.backbone.modules():
         if isinstance(module, FastDropout):
             module.p = 0.0

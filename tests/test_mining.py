@@ -1,4 +1,4 @@
-"""Tests of nearest rows, BM25, passages, and the command `cse mine`."""
+"""Tests of BM25, passages, and the command `cse mine`."""
 
 import math
 import re
@@ -10,11 +10,9 @@ import pytest
 
 from cse import Encoder, SearchIndex
 from cse.encoder.passages import windows
-from cse.search import vectors as stored
 from cse.search.bm25 import Bm25, Terms
 from cse.search.fusion import Fusion
 from cse.search.mining import QueryRows
-from cse.search.vectors import Vectors, exact_products, nearest, unit
 from random_texts import some_texts
 from test_cli import ran, refused
 
@@ -87,45 +85,6 @@ def test_rows_are_mined_from_an_index_with_passages(corpus, cse, glove):
     SearchIndex.build(Encoder(glove), texts, corpus / "cut", passages=8)
     ran(cse(MINE[0], glove, *MINE[1:], "--index", "cut", "--ranks", "4-50", cwd=corpus))
     assert len((corpus / "t.csv").read_text(encoding="utf8").splitlines()) == 1921
-
-
-def brute_force(vectors, queries, k):
-    """Returns the float64 dot products and row numbers of the k nearest rows of each query; ties are in row order."""
-    rows = np.arange(len(vectors))
-    scores = np.stack([exact_products(queries, np.full(len(rows), q), vectors, rows) for q in range(len(queries))])
-    np.testing.assert_allclose(scores, queries.astype(np.float64) @ vectors.rows(rows).astype(np.float64).T, atol=1e-12)
-    order = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    return np.take_along_axis(scores, order, 1), order
-
-
-@pytest.mark.parametrize("products", [256, 4096, 1 << 22])
-@pytest.mark.parametrize(("rows", "queries", "k"), [(3000, 37, 10), (3000, 1, 5), (300, 5, 300), (7, 3, 50)])
-def test_nearest_rows_equal_brute_force(monkeypatch, products, rows, queries, k):
-    monkeypatch.setattr(stored, "PRODUCTS", products)
-    monkeypatch.setattr(stored, "CANDIDATES", products)
-    draw = np.random.default_rng(rows + queries)
-    values = unit(draw.standard_normal((rows, 24)))
-    values[rows // 2 : rows // 2 + 3] = values[0]  # ties
-    values[1:3] = 0
-    given = unit(draw.standard_normal((queries, 24)))
-    given[0] = values[0]
-    cut = [values[:3], values[:0], values[3:100], values[100:]]
-    for vectors in (Vectors([values]), Vectors([30 * values]), Vectors(cut), Vectors(cut, 1.0001)):
-        scores, found = nearest(vectors, given, k)
-        expected, order = brute_force(vectors, given, k)
-        np.testing.assert_array_equal(found, order)
-        np.testing.assert_array_equal(scores, expected)
-
-
-def test_nearest_rows_equal_brute_force_if_products_ascend_or_are_equal(monkeypatch):
-    monkeypatch.setattr(stored, "PRODUCTS", 512)
-    monkeypatch.setattr(stored, "CANDIDATES", 64)
-    values = unit(np.random.default_rng(0).standard_normal((2000, 8)))
-    query = values[:1]
-    rising = Vectors([values[np.argsort(values @ query[0])]])
-    np.testing.assert_array_equal(nearest(rising, query, 9)[1], brute_force(rising, query, 9)[1])
-    same = Vectors([np.repeat(query, 2000, axis=0)])
-    np.testing.assert_array_equal(nearest(same, query, 9)[1], [np.arange(9)])
 
 
 def test_bm25_scores_equal_the_formula():

@@ -15,7 +15,8 @@ from transformers import AutoModel, AutoTokenizer
 from cse import Encoder, InputError, TrainConfig, train
 from cse.data.words import cut_in_two
 from cse.encoder.pooling import POOLERS
-from cse.encoder.resolve import find_model
+from cse.encoder.resolve import find_model, kind_of, read_modules
+from cse.encoder.saving import save_encoder
 from cse.encoder.trained import load_encoder
 from cse.evaluation.base import read_pairs
 from cse.evaluation.geometry import alignment, cosine_variance, half_ranks, mean_cosine, uniformity
@@ -73,8 +74,10 @@ def test_a_model_trained_with_another_pooling_is_evaluated_and_saved_with_the_ev
     with torch.no_grad():
         states = made.backbone(**tokens, output_hidden_states=True).hidden_states
         for training, pooler in ((True, "avg"), (False, "avg_top2")):
-            made.training = training
-            np.testing.assert_allclose(made(dict(tokens)), pool(pooler, states, tokens["attention_mask"]), atol=1e-6)
+            made.train(training).backbone.eval()
+            np.testing.assert_allclose(
+                made.embed(dict(tokens)), pool(pooler, states, tokens["attention_mask"]), atol=1e-6
+            )
 
     folder = trained("bert", "avg", eval_pooler="avg_top2")
     encoder, theirs = Encoder(folder, device="cpu"), SentenceTransformer(str(folder), device="cpu")
@@ -85,6 +88,29 @@ def test_a_model_trained_with_another_pooling_is_evaluated_and_saved_with_the_ev
     plain = Encoder(trained("bert", "avg"), pooler="avg_top2", device="cpu")
     np.testing.assert_array_equal(plain.encode(TEXTS), vectors)
     assert "last two layers" in (folder / "README.md").read_text(encoding="utf8")
+
+
+@pytest.mark.parametrize(("pooler", "evaluated"), [("cls", None), ("avg_top2", "avg")])
+def test_saving_leaves_out_the_modules_of_training_and_the_encoder_keeps_them(tmp_path, tiny_bert, pooler, evaluated):
+    made = load_encoder(find_model(str(tiny_bert)), pooler, eval_pooler=evaluated)
+    made.train()[0].eval()  # without dropout
+    tokens = made.tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
+    before = made.embed(tokens)
+    save_encoder(made, tmp_path / "model", "")
+    assert torch.equal(made.embed(tokens), before)
+    assert [kind_of(entry) for entry in read_modules(tmp_path / "model")] == ["Transformer", "Pooling"]
+    vectors = made.encode(TEXTS)
+    np.testing.assert_array_equal(Encoder(tmp_path / "model", device="cpu").encode(TEXTS), vectors)
+    assert np.abs(before.detach().numpy() - vectors).max() > 1e-3
+
+
+def test_a_model_loaded_with_the_pooler_of_its_checkpoint_encodes_texts(tiny_bert):
+    """Methods load their frozen models so; see ``Context.load_model``."""
+    made = load_encoder(find_model(str(tiny_bert)), "cls", for_inference=True)
+    expected = Encoder(tiny_bert, pooler="cls", device="cpu").encode(TEXTS)
+    np.testing.assert_array_equal(made.encode(TEXTS), expected)
+    tokens = made.tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
+    np.testing.assert_allclose(made.embed(tokens).detach(), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(("pooler", "evaluated"), [("cls", "avg"), ("avg", "cls"), ("avg", "avg+max")])

@@ -174,7 +174,7 @@ def test_a_saved_model_declares_one_maximum_length(tmp_path, tiny_bert):
     encoder = load_encoder(find_model(str(base)), "avg")
     save_encoder(encoder, tmp_path / "saved", "")
     settings = json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())
-    assert settings["model_max_length"] == encoder.max_length > 8
+    assert settings["model_max_length"] == encoder.max_seq_length > 8
     assert "max_length" not in settings
 
 

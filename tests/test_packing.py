@@ -4,8 +4,9 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModel
 
-from cse.encoder import acceleration
-from cse.encoder.acceleration import GROUP, FastDropout, can_pack, encode_packed, is_hooked, is_packable
+from cse.encoder.fast.dropout import FastDropout, use_fast_dropout
+from cse.encoder.fast.lengths import GROUP
+from cse.encoder.fast.packing import MODELS, can_pack, encode_packed, is_hooked, is_packable
 from cse.training.setup import prepare
 
 SIZES = {
@@ -22,7 +23,7 @@ SIZES = {
 def backbone(kind, **changes):
     torch.manual_seed(0)
     model = AutoModel.from_config(AutoConfig.for_model(kind, **{**SIZES, **changes})).double().eval()
-    acceleration.use_fast_dropout(model)
+    use_fast_dropout(model)
     return model
 
 
@@ -36,7 +37,7 @@ def batch(rows=GROUP + 9, columns=17, left=False, empty=False):
     return {"input_ids": torch.where(mask.bool(), ids, 1), "attention_mask": mask}
 
 
-@pytest.mark.parametrize("kind", acceleration.MODELS)
+@pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("types", [False, True])
 def test_packed_rows_have_the_hidden_states_and_gradients_of_padded_rows(kind, side, types):
@@ -143,31 +144,31 @@ def test_training_packs_rows_and_gives_the_same_embeddings(request, run_config, 
     inputs = batch(rows=GROUP + 3, columns=9)
     padding = encoder.tokenizer.pad_token_id
     inputs["input_ids"] = torch.where(inputs["attention_mask"].bool(), inputs["input_ids"] + 10, padding)
-    found = encoder(inputs)
+    found = encoder.embed(inputs)
     encoder.packed = False
-    assert torch.allclose(found, encoder(inputs), rtol=0, atol=1e-12)
+    assert torch.allclose(found, encoder.embed(inputs), rtol=0, atol=1e-12)
 
 
 def test_a_pass_without_tokens_is_that_of_padded_rows(run_config):
     encoder = prepare(run_config.replace(pooler="avg")).state.encoder
     assert encoder.packs
-    z = encoder({"input_ids": torch.zeros(2, 3, dtype=torch.long), "attention_mask": torch.zeros(2, 3)})
+    z = encoder.embed({"input_ids": torch.zeros(2, 3, dtype=torch.long), "attention_mask": torch.zeros(2, 3)})
     assert z.shape == (2, encoder.embedding_dim)
 
 
 def test_hooks_of_the_transformer_receive_hidden_states_by_row(run_config):
     encoder = prepare(run_config.replace(pooler="avg_first_last")).state.encoder
     inputs = batch(rows=5, columns=9)
-    encoder(inputs)  # leaves the hooks with which transformers captures hidden states
+    encoder.embed(inputs)  # leaves the hooks with which transformers captures hidden states
     assert not is_hooked(encoder.backbone)
     seen = []
     layer = encoder.backbone.encoder.layer[0]
     handle = layer.register_forward_hook(lambda module, inputs, output: seen.append(tuple(output.shape[:2])))
     assert is_hooked(encoder.backbone)
     assert not encoder.packs
-    encoder(inputs)
+    encoder.embed(inputs)
     handle.remove()
-    encoder(inputs)
+    encoder.embed(inputs)
     assert seen == [(5, 9)]
     assert encoder.packs
     handle = layer.register_full_backward_hook(lambda module, inputs, outputs: None)

@@ -246,7 +246,7 @@ def test_a_kept_mlp_head_is_part_of_the_saved_model(tmp_path, triples, base, kin
         assert np.allclose(pooled.numpy(), vectors, atol=1e-5)
     # A run that starts from the saved model loads its head.
     again = prepare(base.replace(pairs=config.pairs, model=folder, pooler="cls"))
-    assert torch.equal(again.state.encoder.head[0].weight, encoder[2].linear.weight)
+    assert torch.equal(again.state.encoder.head.linear.weight, encoder[2].linear.weight)
     assert not (train(config.replace(keep_head=False)).folder / "best" / "2_Dense").exists()
 
 

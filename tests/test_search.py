@@ -5,29 +5,32 @@ import math
 import os
 import shutil
 import sys
-import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from cse import Encoder, InputError, SearchIndex
+from cse import Encoder, InputError, SearchIndex, io
 from cse.encoder.passages import Cutter
 from cse.search import bm25
+from cse.search import index as searching
 from cse.search import rows as writing
 from cse.search.bm25 import Bm25, terms_for
 from cse.search.fusion import Fusion
-from cse.search.rows import Changes, Rows, read_encoded
-from cse.search.vectors import unit
+from cse.search.pool import Pool
+from cse.search.rows import Rows, scaled
 from random_texts import some_texts
 from test_cli import ran, refused
 
+unit = partial(scaled, settings={"similarity": "cosine"})
 PLAIN = Fusion(language="none", bm25_tokenizer="unicode")
 
 
@@ -106,11 +109,11 @@ def test_an_interrupted_build_can_be_completed(tmp_path, monkeypatch, encoder, i
     SearchIndex.build(encoder, texts, tmp_path / "whole", ids=ids, passages=8)
     with pytest.raises(KeyboardInterrupt):
         SearchIndex.build(Counted(encoder, 300), texts, tmp_path / "index", ids=ids, passages=8)
-    done = sum(map(len, read_encoded(tmp_path / "index")))
+    done = sum(len(Rows(path).hashes) for path in (tmp_path / "index").glob("encoded-*"))
     assert 0 < done < 300
-    with pytest.raises(InputError, match=f"interrupted after {done} rows; run the same command again"):
+    with pytest.raises(InputError, match="interrupted; run the same command again"):
         SearchIndex.open(tmp_path / "index", encoder)
-    for name in (".cse-core-a.tmp", f"encoded/{'0' * 16}.arrow"):  # of a killed process
+    for name in (".cse-core-a.tmp", f"encoded-{'0' * 16}.arrow"):  # of a killed process
         (tmp_path / "index" / name).write_bytes(b"torn")
     counted = Counted(encoder)
     index = SearchIndex.build(counted, texts, tmp_path / "index", ids=ids)
@@ -118,25 +121,25 @@ def test_an_interrupted_build_can_be_completed(tmp_path, monkeypatch, encoder, i
     assert files(tmp_path / "index") == files(tmp_path / "whole")
 
 
-def test_added_rows_are_found_and_an_interrupted_add_changes_nothing(tmp_path, monkeypatch, encoder):
+def test_added_rows_are_found_and_an_interrupted_update_changes_nothing(tmp_path, monkeypatch, encoder):
     monkeypatch.setattr(writing, "BLOCK", 64)
     texts = some_texts(200)
-    index = SearchIndex.build(encoder, texts[:100], tmp_path / "index")
-    index.prepare(PLAIN)
+    SearchIndex.build(encoder, texts[:100], tmp_path / "index").prepare(PLAIN)
     before = files(tmp_path / "index")
-    index.encoder = Counted(encoder, 20)
     with pytest.raises(KeyboardInterrupt):
-        index.add(texts[100:])
-    assert files(tmp_path / "index") == before
-    index.encoder = encoder
-    index.add(texts[100:])
+        SearchIndex.build(Counted(encoder, 20), texts, tmp_path / "index")
+    after = files(tmp_path / "index")
+    (part,) = after.keys() - before.keys()
+    assert part.startswith("encoded-")
+    assert after == before | {part: after[part]}
+    counted = Counted(encoder)
+    index = SearchIndex.build(counted, texts, tmp_path / "index")
+    assert counted.texts == 100 - 64
     whole = SearchIndex.build(encoder, texts)
     queries = [texts[150], texts[3]]
     for hybrid in (False, True):
         assert index.search(queries, 5, hybrid=hybrid) == whole.search(queries, 5, hybrid=hybrid)
         assert SearchIndex.open(tmp_path / "index").search(queries, 5) == whole.search(queries, 5)
-    with pytest.raises(InputError, match=r"the rows of this index have no ids"):
-        index.add(["word1"], ids=["a"])
 
 
 def test_an_index_built_with_another_corpus_model_or_setting_is_refused(tmp_path, encoder, tiny_bert):
@@ -144,7 +147,7 @@ def test_an_index_built_with_another_corpus_model_or_setting_is_refused(tmp_path
     other = Encoder(shutil.copytree(tiny_bert, tmp_path / "model"), device="cpu")
     SearchIndex.build(encoder, texts, folder, passages=8)
     cases = [
-        ((other, texts), {}, "was built with another model"),
+        ((other, texts), {}, f"folder {folder} holds vectors of {encoder.given[0]}; -o names another"),
         ((encoder, ["", "another", "corpus"]), {}, "contains other texts, and none of this corpus"),
         ((encoder, texts), {"passages": 9}, "was built with --passages 8"),
         ((encoder, texts), {"ids": [str(row) for row in range(20)]}, "the rows of this index have no ids"),
@@ -152,15 +155,18 @@ def test_an_index_built_with_another_corpus_model_or_setting_is_refused(tmp_path
     for arguments, settings, message in cases:
         with pytest.raises(InputError, match=f"{message}.* --rebuild"):
             SearchIndex.build(*arguments, folder, **settings)
-    with writing.locked(folder), pytest.raises(InputError, match="another process is writing to this in"):
+    with io.locked(folder), pytest.raises(InputError, match="another process is writing to this in"):
         SearchIndex.build(encoder, texts[1:], folder)
-    with pytest.raises(InputError, match="was built with another model"):
+    with pytest.raises(InputError, match="holds vectors of glove:"):
         SearchIndex.open(folder, other)
     assert len(SearchIndex.build(other, texts[:10], folder, rebuild=True)) == 10
     (tmp_path / "model").rename(tmp_path / "moved")
     assert SearchIndex.open(folder, Encoder(tmp_path / "moved", device="cpu")).texts([2]) == texts[2:3]
-    with pytest.raises(InputError, match="was built with another model"):
+    with pytest.raises(InputError, match=f"holds vectors of {tmp_path / 'model'}; -o names another"):
         SearchIndex.open(folder, Encoder(tmp_path / "moved", pooler="cls", device="cpu"))
+    SearchIndex.build(Encoder(tmp_path / "moved", device="cpu"), texts, tmp_path / "moving")
+    with pytest.raises(InputError, match=r"holds vectors of a former version of .*moved; -o names another"):
+        SearchIndex.open(tmp_path / "moving", Encoder(tmp_path / "moved", pooler="cls", device="cpu"))
 
 
 def changed(data, *more):
@@ -170,29 +176,20 @@ def changed(data, *more):
         yield data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
-def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch, encoder, cse, glove):
-    monkeypatch.setattr(writing, "BLOCK", 40)
-    monkeypatch.setattr(writing, "BATCH_BYTES", 1)
-    folder = tmp_path / "index"
-    texts = some_texts(100)
-    index = SearchIndex.build(encoder, texts[:98], folder, ids=[f"id-{row}" for row in range(98)], passages=8)
-    index.add(texts[98:], ids=["id-98", "id-99"])
-    words = index._state.bm25(PLAIN)
-    path, found = folder / "rows.arrow", content(folder)
-    assert len(index.vectors.arrays) > 1
+def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch, encoder, cse):
+    monkeypatch.setattr(writing, "BATCH", 40)
+    monkeypatch.setattr(writing, "CHECKED", 4096)
+    folder, texts = tmp_path / "index", some_texts(100)
+    index = SearchIndex.build(encoder, texts, folder, ids=[f"id-{row}" for row in range(100)], passages=8)
+    words, path = index._words(PLAIN), folder / "rows.arrow"
+    assert len(index.vectors) > 2
     data, messages = path.read_bytes(), []
-    first = data.index(index.vectors.rows(np.arange(1)).tobytes())
-    for damaged in changed(data, first, first + 1):
+    first = data.index(index.vectors[0][0].tobytes())
+    for damaged in [*changed(data, first, data.rfind(writing.CHECK) + len(writing.CHECK)), data[:-100], b""]:
         path.write_bytes(damaged)
-        try:
-            opened = SearchIndex.open(folder, encoder)
-        except InputError as error:
-            messages.append(str(error))
-        else:  # the byte is not part of the rows: padding
-            assert opened.texts(range(100)) == found["text"]
-            places = np.arange(len(index.rows))
-            assert (opened.vectors.rows(places) == index.vectors.rows(places)).all()
-    assert len(messages) > 20
+        with pytest.raises(InputError) as error:
+            SearchIndex.open(folder, encoder)
+        messages.append(str(error.value))
     assert all("--rebuild" in each and "\n" not in each for each in messages)
     path.write_bytes(data)
     (bm25,) = folder.glob("bm25-*")
@@ -203,23 +200,38 @@ def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch
             with pytest.raises(InputError, match=r"bm25.*: cannot be read .*; remove the folder to build it again"):
                 SearchIndex.open(folder, encoder).prepare(PLAIN)
         part.write_bytes(whole)
-    assert (SearchIndex.open(folder, encoder)._state.bm25(PLAIN).scores(texts[0]) == words.scores(texts[0])).all()
+    assert (SearchIndex.open(folder, encoder)._words(PLAIN).scores(texts[0]) == words.scores(texts[0])).all()
     path.write_bytes(data[:first] + bytes([data[first] ^ 1]) + data[first + 1 :])
     refused(cse("search", folder, "--query", "word1"), f"{path}: is damaged; build the index again with --rebuild")
-    for each in (SearchIndex.open(folder, encoder, verify=False), index):
-        assert [hit.row for hit in each.search([texts[50]], 1)[0]] == [50]
-    assert cse("search", folder, "--query", "word1", "--no-verify").returncode == 0
-    with pytest.raises(InputError, match="is damaged"):  # a damaged vector does not get a new hash
+    with pytest.raises(InputError, match="is damaged"):  # a damaged vector does not get a new checksum
         SearchIndex.build(encoder, texts[1:], folder, ids=[f"id-{row}" for row in range(99)])
     path.unlink()
     with pytest.raises(InputError, match="no index there"):
         SearchIndex.open(folder, encoder)
 
 
+def test_an_index_is_read_once_when_it_is_opened(tmp_path, monkeypatch, encoder):
+    SearchIndex.build(encoder, some_texts(200), tmp_path / "index")
+    sizes = []
+    monkeypatch.setattr(writing, "zlib", SimpleNamespace(crc32=lambda part: sizes.append(len(part)) or crc32(part)))
+    SearchIndex.open(tmp_path / "index", encoder)
+    assert 0 < sum(sizes) < 1.01 * (tmp_path / "index" / "rows.arrow").stat().st_size
+
+
+def test_what_was_removed_is_said_in_one_sentence(tmp_path, encoder, cse):
+    index = SearchIndex.build(encoder, ["word1"], tmp_path / "index")
+    for name in ("add", "remove", "update"):
+        with pytest.raises(AttributeError, match=f"^{name} was removed; give all texts to SearchIndex.build, "):
+            getattr(index, name)
+    refused(
+        cse("search", tmp_path / "index", "--no-verify"), "No such option --no-verify: the checksum is always compared"
+    )
+
+
 @pytest.mark.parametrize("settings", [{}, {"passages": 8}])
 def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monkeypatch, encoder, settings):
     monkeypatch.setattr(writing, "BLOCK", 16)
-    monkeypatch.setattr(writing, "BATCH_BYTES", 64 * 16 * 4)
+    monkeypatch.setattr(writing, "BATCH", 64)
     draw = np.random.default_rng(1)
     pool = list(dict.fromkeys([*some_texts(900, most=30), "", " "]))
     rows = draw.permutation(len(pool))[:200].tolist()
@@ -260,77 +272,63 @@ def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monke
         ]
 
 
-def test_rows_can_be_removed_and_replaced(tmp_path, encoder):
-    texts = some_texts(60)
-    index = SearchIndex.build(encoder, texts, tmp_path / "index", ids=[f"n{row}" for row in range(60)])
-    counted = index.encoder = Counted(encoder)
-    assert index.remove(["n3", "n59", "n3"]) == Changes(58, 0, 2)
-    left = [row for row in range(60) if row not in (3, 59)]
-    for each in (index, SearchIndex.open(tmp_path / "index", encoder)):
-        assert each.ids(range(58)) == [f"n{row}" for row in left]
-        assert each.texts(range(58)) == [texts[row] for row in left]
-        assert "n3" not in [hit.id for hit in each.search([texts[3]], 60)[0]]
-    assert index.update([*texts[:30], "word1 word2"], [str(row) for row in range(31)]) == Changes(29, 2, 29)
-    assert counted.texts == 1 + 2  # one query, and the two texts that the index did not contain
-    assert index.texts(range(31)) == [*texts[:30], "word1 word2"]
-    assert index.ids([0, 30]) == ["0", "30"]
-    assert index.add(["word9"], ids=["31"]) == Changes(31, 1, 0)
-    with pytest.raises(InputError, match="ids: 'x' is not in"):
-        index.remove(["x", "4"])
-    for change in (
-        lambda: index.add(["word9"], ids=["30"]),
-        lambda: index.update(texts[:2], ids=["30", "30"]),
-        lambda: SearchIndex.build(encoder, texts[:2], ids=["30", "30"]),
-    ):
-        with pytest.raises(InputError, match="ids: '30' is the id of several rows; make the ids unique"):
-            change()
+def test_equal_texts_are_tied_in_row_order_in_any_division_of_the_vectors(monkeypatch, encoder):
+    texts = some_texts(300)
+    for row in range(5, 300, 7):
+        texts[row] = texts[2]
+    same = [2, *range(5, 300, 7)]
+    for size in (1 << 16, 50, 1):
+        monkeypatch.setattr(writing, "BATCH", size)
+        index = SearchIndex.build(encoder, texts)
+        for queries in ([texts[2]], [texts[2], *texts[10:90]]):  # several are multiplied together
+            for hybrid in (False, True):
+                hits = index.search(queries, 20, hybrid=hybrid)[0]
+                assert [hit.row for hit in hits] == same[:20]
+                assert len({hit.score for hit in hits}) == 1
+
+
+@pytest.mark.parametrize("size", [1 << 16, 37])
+@pytest.mark.parametrize("passages", [None, 8])
+def test_a_search_in_blocks_equals_brute_force_for_any_number_of_queries(monkeypatch, encoder, passages, size):
+    monkeypatch.setattr(writing, "BATCH", size)
+    monkeypatch.setattr(searching, "QUERIES", 5)
+    texts = [*some_texts(200, most=40), "", "word1"]
+    index = SearchIndex.build(encoder, texts, passages=passages)
+    assert (len(index.vectors) == 1) == (size > 1000)
+    vectors = np.concatenate(index.vectors).astype(np.float64)
+    queries = ["word1 word2", *texts[:12]]
+    for k in (1, 9, 300):
+        for query, hits in zip(queries, index.search(queries, k), strict=True):
+            products = np.einsum("ij,j->i", vectors, unit(encoder.encode([query]))[0].astype(np.float64))
+            scores = np.full(len(texts), -np.inf)
+            np.maximum.at(scores, index.rows, products)
+            best = np.lexsort((np.arange(len(texts)), -scores))[: min(k, 201)]
+            assert [hit.row for hit in hits] == best.tolist()
+            np.testing.assert_allclose([hit.score for hit in hits], scores[best], atol=1e-6)
+
+
+def test_a_row_without_an_id_is_refused(encoder):
     with pytest.raises(InputError, match="ids: row 2 has no id; each row needs one"):
-        SearchIndex.build(encoder, texts[:3], ids=["1.0", "", "3.0"])
-    assert len(index) == 32
-    plain = SearchIndex.build(encoder, texts[:3])
-    assert plain.remove(["1"]) == Changes(2, 0, 1)
-    assert plain.texts([0, 1]) == [texts[0], texts[2]]
-    with pytest.raises(InputError, match="at least one sentence"):
-        plain.remove(["0", "1"])
+        SearchIndex.build(encoder, ["word1", "word2", "word3"], ids=["1.0", "", "3.0"])
 
 
-def test_threads_that_search_while_rows_change_get_answers_of_one_state(tmp_path, encoder):
-    texts = list(dict.fromkeys(some_texts(400)))[:300]
-    vectors = dict(zip(texts, unit(encoder.encode(texts)).astype(np.float64), strict=True))
-    index = SearchIndex.build(encoder, texts[:200], tmp_path / "index", ids=texts[:200])
-    asked, ended = Counter(), threading.Event()
+@pytest.mark.parametrize("ids", [["30", "30"], [30, "30"]])
+def test_ids_that_occur_twice_are_refused(encoder, ids):
+    with pytest.raises(InputError, match="ids: '30' is the id of several rows; make the ids unique"):
+        SearchIndex.build(encoder, ["word1", "word2"], ids=ids)
 
-    def search(number):
-        draw = np.random.default_rng(number)
-        while not ended.is_set():
-            query = texts[int(draw.integers(300))]
-            hybrid = [False, True, Fusion(bm25_weight=1)][int(draw.integers(3))]
-            hits = index.search([query], 5, hybrid=hybrid)[0]
-            assert len({hit.id for hit in hits}) == 5
-            for hit in hits:
-                assert hit.id == hit.text
-                assert hybrid or hit.score == pytest.approx(vectors[query] @ vectors[hit.text], abs=1e-5)
-            scores = [hit.score for hit in hits]
-            assert scores == sorted(scores, reverse=True)
-            asked[str(hybrid)] += 1
 
-    present, step, draw = set(texts[:200]), 0, np.random.default_rng(9)
+def test_several_threads_may_search_and_build_bm25_once(tmp_path, monkeypatch, encoder):
+    texts = list(dict.fromkeys(some_texts(300)))[:200]
+    index = SearchIndex.build(encoder, texts, tmp_path / "index")
+    expected = [SearchIndex.build(encoder, texts).search(texts, 5, hybrid=hybrid) for hybrid in (False, True)]
+    built, build = [], Bm25.build
+    monkeypatch.setattr(Bm25, "build", lambda *given: built.append(1) or build(*given))
     with ThreadPoolExecutor(4) as pool:
-        threads = [pool.submit(search, number) for number in range(4)]
-        try:
-            while (step < 40 or len(asked) < 3 or min(asked.values()) < 20) and step < 2000:
-                assert not any(thread.done() for thread in threads)
-                some, step = set(draw.choice(texts, 3).tolist()), step + 1
-                if gone := some & present:
-                    index.remove(list(gone))
-                if new := some - present:
-                    index.add(list(new), ids=list(new))
-                present = present - gone | new
-        finally:
-            ended.set()
-    for thread in threads:
-        thread.result()
-    assert set(index.ids(range(len(index)))) == present
+        found = [pool.submit(index.search, texts, 5, hybrid=number % 2 == 1) for number in range(8)]
+        for number, each in enumerate(found):
+            assert each.result() == expected[number % 2]
+    assert len(built) == 1
 
 
 def test_an_index_that_cannot_be_changed_can_be_searched_if_the_corpus_is_the_same(tmp_path, monkeypatch, encoder):
@@ -360,10 +358,10 @@ def test_an_index_that_cannot_be_changed_can_be_searched_if_the_corpus_is_the_sa
 def test_scores_of_vectors_and_bm25_are_pooled(passages, fusion, encoder):
     texts = [*some_texts(200), "", "the word7 word8", "word3 " * 30]
     index = SearchIndex.build(encoder, texts, passages=passages)
-    vectors = index.vectors.rows(np.arange(len(index.vectors))).astype(np.float64)
+    vectors = np.concatenate(index.vectors).astype(np.float64)
     rows = np.unique(index.rows)
     words = Bm25.build(texts, terms=terms_for(texts, fusion.language, fusion.stop_words, fusion.bm25_tokenizer))
-    weight = index._state.weight(fusion)
+    weight = index._weight(fusion)
 
     def standardised(scores):
         return (scores - scores.mean()) / scores.std() if scores.std() else 0 * scores
@@ -371,7 +369,7 @@ def test_scores_of_vectors_and_bm25_are_pooled(passages, fusion, encoder):
     for text in ("word7 word8 the word9", "xyzzy"):
         places = vectors @ unit(encoder.encode([text]))[0].astype(np.float64)
         dense = np.array([places[index.rows == row].max() for row in rows])
-        # the docstring of cse.search.searching
+        # the docstring of cse.search.pool.Pool
         opinions = [1.5 * standardised(dense), 0.5 * standardised(words.scores(text)[rows].astype(np.float64))]
         first, second = (np.exp(opinion) / np.exp(opinion).sum() for opinion in opinions)
         scores = np.log(((1 - weight) * first**0.3 + weight * second**0.3) ** (1 / 0.3))
@@ -395,7 +393,7 @@ def test_bm25_is_built_when_first_needed_and_named_after_the_texts(tmp_path, enc
     assert made() == before  # not built again
     index.search([query], 6, hybrid=Fusion(language="english"))
     assert made().keys() == {*before, f"bm25-{generation}-unicode-english-english"}
-    index.add([query])
+    index = SearchIndex.build(encoder, [*some_texts(300), query], tmp_path / "index")
     assert index.search([query], 6, hybrid=PLAIN)[0][0].row == 300
     assert not made().keys() & before.keys()
 
@@ -421,19 +419,19 @@ def test_passages_are_advised_if_the_model_reads_less_than_half_of_the_texts(tin
     share = np.mean([min(1, 62 / count) for count in tokens])
     index = SearchIndex.build(encoder, long)
     told = [each for each in index.warnings if "--passages" in each]
-    assert index._state.weight(Fusion()) == 0.8
+    assert index._weight(Fusion()) == 0.8
     assert told == [
         f"the model reads only the first 62 tokens of a row, on average {share:.0%} of it; to search all of it, build "
         "the index with --passages 16, or max for fewer vectors"
     ]
     few_long = [*sample_rows[:40], " ".join(sample_rows[:300])]  # most of the tokens, but only one of the rows
-    assert SearchIndex.build(encoder, [*long, *[""] * 20])._state.weight(Fusion()) == 0.8
+    assert SearchIndex.build(encoder, [*long, *[""] * 20])._weight(Fusion()) == 0.8
     for texts, passages in ((long, "max"), (sample_rows[:20], None), (few_long, None)):
         index = SearchIndex.build(encoder, texts, passages=passages)
         assert not any("--passages" in each for each in index.warnings)
-        assert (index._state.read[0] < 0.5) == (texts is long)
-        readable = texts is not long and index._state.readability.good
-        assert index._state.weight(Fusion()) == (0.5 if readable else 0.8)
+        assert (index._read[0] < 0.5) == (texts is long)
+        readable = texts is not long and index._readability.good
+        assert index._weight(Fusion()) == (0.5 if readable else 0.8)
 
 
 def test_rows_are_ranked_by_their_best_passage(encoder):
@@ -651,6 +649,17 @@ def test_readers_keep_the_rows_that_they_opened_while_the_index_is_updated(tmp_p
     assert len(SearchIndex.open(tmp_path / "index", encoder)) == 40
     assert reader.search([texts[3]], 5, hybrid=True)[0][0].text == texts[3]
     assert SearchIndex.open(tmp_path / "index", encoder).search([texts[43]], 5, hybrid=True)[0][0].row == 3
+
+
+def test_a_lower_bound_of_a_pooled_score_holds_for_every_change_of_the_products():
+    draw = np.random.default_rng(4)
+    dense, words = draw.standard_normal(400), draw.exponential(size=400)
+    for weight in (0.0, 0.3, 1.0):
+        pool = Pool(dense, words, weight)
+        for error in (1e-6, 0.1):
+            for change in (error, -error, *draw.uniform(-error, error, 5)):
+                least = np.array([pool.lowered(value, error) for value in pool(dense)])
+                assert (pool(dense + change) >= least * (1 - 1e-12)).all()
 
 
 def ended_at(step, work):

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from cse import InputError, TrainConfig, train
-from cse.encoder.acceleration import by_length, one_lookup
+from cse.encoder.fast.lengths import by_length, one_lookup
 from cse.training.batches.batches import Batch
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
@@ -44,11 +44,11 @@ def test_encoding_in_groups_by_length_gives_the_same_embeddings(run_config, side
 
     def encode(part):
         seen.append(tuple(part["input_ids"].shape))
-        return encoder(part)
+        return encoder.embed(part)
 
     found = by_length(encode, inputs, 3)
     assert seen == [(3, 4), (3, 9), (1, 9)]
-    assert torch.allclose(found, encoder(inputs), rtol=0, atol=1e-12)
+    assert torch.allclose(found, encoder.embed(inputs), rtol=0, atol=1e-12)
 
 
 def test_one_embedding_lookup_gives_the_same_gradients_as_several(run_config):

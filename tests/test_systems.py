@@ -14,7 +14,7 @@ from torch._subclasses import FakeTensor, FakeTensorMode
 
 from cse import InputError, registry, train
 from cse.augment import AUGMENTATIONS
-from cse.encoder.acceleration import mask_always
+from cse.encoder.fast.attention import mask_always
 from cse.hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from cse.losses import LOSS_TERMS
 from cse.training.batches.tokens import Prefetcher

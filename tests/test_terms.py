@@ -91,11 +91,11 @@ def test_a_model_reads_what_its_tokenizer_cuts_into_few_pieces(sample_rows):
     assert "multilingual" in warning
     assert readability(tokenizer, ["", "..."]).good
     index = SearchIndex.build(encoder, GERMAN)
-    assert index._state.weight(Fusion()) == 0.8
+    assert index._weight(Fusion()) == 0.8
     assert any("can hardly read" in note for note in index.notes)
-    assert SearchIndex.build(encoder, sample_rows[:20])._state.weight(Fusion()) == 0.5
+    assert SearchIndex.build(encoder, sample_rows[:20])._weight(Fusion()) == 0.5
     code = SearchIndex.build(encoder, CODE)
-    assert code._state.weight(Fusion()) == 0.3
+    assert code._weight(Fusion()) == 0.3
 
 
 def test_a_tokenizer_with_spaces_as_pieces_reads_ideographs():

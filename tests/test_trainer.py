@@ -256,7 +256,7 @@ def test_the_selected_model_is_scored_on_sts_tasks_at_the_end(base, tmp_path, sa
 
 def test_a_training_step_equals_one_written_in_plain_pytorch(base):
     """The plain version takes the encoder and the loss from cse, and gradient clipping and AdamW from PyTorch."""
-    from cse.encoder.acceleration import use_fast_dropout
+    from cse.encoder.fast.dropout import use_fast_dropout
     from cse.encoder.resolve import find_model
     from cse.encoder.trained import load_encoder
     from cse.losses.contrastive import contrastive_loss
@@ -278,7 +278,9 @@ def test_a_training_step_equals_one_written_in_plain_pytorch(base):
         tokens = model.tokenizer(
             batch.blocks[name].texts, padding=True, truncation=True, max_length=32, return_tensors="pt"
         )
-        views[name], views[twin] = model({key: torch.cat([value] * 2) for key, value in tokens.items()}).view(2, 8, -1)
+        views[name], views[twin] = model.embed({key: torch.cat([value] * 2) for key, value in tokens.items()}).view(
+            2, 8, -1
+        )
     loss = contrastive_loss(views, logits="focal", objective="nt-xent", temperature=0.05)
     assert loss.item() == pytest.approx(steps(result.folder)[0]["loss"], rel=1e-5)
     loss.backward()
@@ -468,7 +470,7 @@ def test_scores_without_labels_are_computed_in_the_precision_of_the_run_and_dev_
     def recorded(self, texts, **settings):
         used.append(settings.get("precision", "fp32"))
         vectors = encode(self, texts, **settings)
-        assert self.evaluated.precision == "fp32"
+        assert self.precision == "fp32"
         return vectors
 
     monkeypatch.setattr(SentenceEncoder, "encode", recorded)

@@ -323,17 +323,17 @@ def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glov
     texts = ["Kindergartenplatz", "overplayed songs in a town", "the dog ran", "unplayable games", "a cat"] * 3
     index = SearchIndex.build(Encoder(tiny_bert), texts, tmp_path / "index")
     fusion = Fusion(stop_words="none", bm25_tokenizer="wordpieces", bm25_weight=1)
-    by_words = index._state.bm25(Fusion(language="none", bm25_tokenizer="unicode")).search("replayed", 5)
-    by_pieces = index._state.bm25(fusion).search("replayed", 5)
+    by_words = index._words(Fusion(language="none", bm25_tokenizer="unicode")).search("replayed", 5)
+    by_pieces = index._words(fusion).search("replayed", 5)
     assert by_words.tolist() == []
     assert 1 in by_pieces.tolist()
     found = index.search(["replayed"], 3, hybrid=fusion)[0]
-    scores = index._state.bm25(fusion).scores("replayed")
+    scores = index._words(fusion).scores("replayed")
     assert [hit.row for hit in found] == sorted(range(15), key=lambda row: (-scores[row], row))[:3]
     names = {path.name.split("-", 2)[2] for path in (tmp_path / "index").glob("bm25-*")}
     assert names == {"unicode-none-none", "wordpieces-none-none"}
-    index.add(["unplayed"])
-    assert 15 in index._state.bm25(fusion).search("replayed", 20)
+    index = SearchIndex.build(index.encoder, [*texts, "unplayed"], tmp_path / "index")
+    assert 15 in index._words(fusion).search("replayed", 20)
     assert len(list((tmp_path / "index").glob("bm25-*"))) == 1
     search = ("search", tiny_bert, "-o", tmp_path / "index", "--query", "replayed", "--bm25-tokenizer")
     ran(cse_here(*search, "wordpieces", "--hybrid", "--json", cwd=tmp_path))

@@ -4,7 +4,7 @@
 
 A collection is a folder in the layout of BEIR. The vectors of documents and queries are stored in ``--cache``. For each
 collection, the program prints nDCG@10 x 100 of the vectors and of BM25, and the change from the vectors by the pool
-with the constants of ``cse.search.searching``, with its 95 % interval. ``SearchIndex.search`` itself computes it and
+with the constants of ``cse.search.pool``, with its 95 % interval. ``SearchIndex.search`` itself computes it and
 must equal the program's own formulas.
 
 Then, for each collection, the constants are chosen on the others: those with the largest mean change among the settings
@@ -28,9 +28,10 @@ import numpy.typing as npt
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from cse.encoder.vocabulary import readability, share_read
 from cse.evaluation.significance import summarise
-from cse.search import searching as hybrid
+from cse.search import pool as hybrid
 from cse.search.bm25 import Bm25, terms_for
-from cse.search.searching import LEAST_READ, LONG_SAMPLE
+from cse.search.index import LONG_SAMPLE
+from cse.search.pool import LEAST_READ
 from domain_scores import Collection
 
 Array = npt.NDArray[np.float64]
@@ -80,11 +81,12 @@ class Scored:
 
 
 def rows_standardised(scores: Array) -> Array:
-    return np.stack([hybrid.standardised(line) for line in scores])
+    spread = scores.std(axis=1, keepdims=True)
+    return np.asarray((scores - scores.mean(axis=1, keepdims=True)) / np.where(spread > 0, spread, 1))
 
 
 def pooled(dense: Array, lexical: Array, a: float, b: float, w: float, r: float) -> Array:
-    """The formula in the docstring of ``cse.search.searching``, of standardised scores."""
+    """The formula in the docstring of ``cse.search.pool.Pool``, of standardised scores."""
     parts = []
     for scores, factor in ((dense, a), (lexical, b)):
         values = factor * scores

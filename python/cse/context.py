@@ -46,7 +46,7 @@ class Context:
     part: Callable[[int], slice] = field(default=lambda rows: slice(0, rows))
     """Returns the slice of rows that this process encodes, given the number of rows of the batch."""
     shared: dict[str, Any] = field(default_factory=dict)
-    """Values by name, set by text methods and read by methods that are constructed later."""
+    """Values by name, set by methods and read by methods that are constructed later."""
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files given to ``depends_on``, by path."""
 

@@ -206,9 +206,10 @@ class BatchStep(_Facts):
     None if the run has no mixed negatives. See ``cse.rng.partners``."""
     encode: Callable[..., Tensor] | None = None
     """``encode(name, encoder=None)`` runs a further forward pass in the run's precision, and returns the embeddings
-    ``(B, D)`` of the texts of a view or block, such as ``anchor``. The encoder is the run's by default; any other must
-    accept the same token ids, and have a ``backbone``, which has the dropout of the view. A ``Frozen`` encoder and one
-    ``WithoutDropout`` have none, and their embeddings are computed only once per batch."""
+    ``(B, D)`` of the texts of a view or block, such as ``anchor``. The encoder is the run's by default; any other has
+    a method ``embed(tokens)``, which accepts the same token ids and returns ``(n, D)``, and a ``backbone``, which has
+    the dropout of the view. A ``Frozen`` encoder and one ``WithoutDropout`` have none, and their embeddings are
+    computed only once per batch."""
     contrastive: Callable[..., Tensor] | None = None
     """``contrastive(views, **changes)`` returns the run's contrastive loss of the given views; ``changes`` override the
     options of this loss. None if the run has no contrastive loss."""
@@ -249,6 +250,12 @@ class Frozen(nn.Module):
         """Returns the model's output, computed without gradients."""
         return self.model(*arguments, **named)
 
+    @torch.no_grad()
+    def embed(self, tokens: dict[str, Tensor]) -> Tensor:
+        """Returns the embeddings ``(n, D)`` of a sentence encoder, computed without gradients."""
+        z: Tensor = self.model.embed(tokens)
+        return z
+
 
 class WithoutDropout:
     """An encoder whose passes are without dropout and have gradients."""
@@ -261,11 +268,12 @@ class WithoutDropout:
         """Whether the encoder encodes rows without padding."""
         return getattr(self.encoder, "packs", False)
 
-    def __call__(self, tokens: dict[str, Tensor]) -> Tensor:
+    def embed(self, tokens: dict[str, Tensor]) -> Tensor:
+        """Returns embeddings ``(n, D)``."""
         training = self.encoder.backbone.training
         self.encoder.backbone.eval()
         try:
-            z: Tensor = self.encoder(tokens)
+            z: Tensor = self.encoder.embed(tokens)
         finally:
             self.encoder.backbone.train(training)
         return z

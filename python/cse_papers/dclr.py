@@ -79,10 +79,11 @@ class _WithDropout:
         self.model = frozen.model
         self.backbone = frozen.model.backbone
 
-    def __call__(self, tokens: dict[str, Tensor]) -> Tensor:
+    def embed(self, tokens: dict[str, Tensor]) -> Tensor:
+        """Returns ``(n, D)``."""
         self.backbone.train()
         try:
-            z: Tensor = self.model(tokens)
+            z: Tensor = self.model.embed(tokens)
         finally:
             self.backbone.eval()
         return z

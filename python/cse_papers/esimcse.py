@@ -15,6 +15,7 @@ from torch import Tensor
 
 from cse.augment.base import Draws, Edit
 from cse.context import Context
+from cse.encoder.modules import OnlyIn
 from cse.hooks.base import BatchStep, FeatureMethod, Views
 from cse.options import Opt
 
@@ -117,7 +118,9 @@ class Momentum(FeatureMethod):
         """Sets the mode; in training, the momentum encoder applies its head, but no dropout."""
         super().train(mode)
         self.encoder.eval()
-        self.encoder.training = mode  # forward then applies the head; the submodules stay in evaluation mode
+        for module in self.encoder:
+            if isinstance(module, OnlyIn):
+                module.training = mode  # the modules in it stay in evaluation mode
         return self
 
     @torch.no_grad()

@@ -17,6 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, log_softmax, n
 from cse import InputError
 from cse.augment.base import Draws, Edit
 from cse.context import Context
+from cse.encoder.modules import applied
 from cse.losses.base import BatchTerm
 from cse.options import Opt
 from cse.views import BatchStep, Views
@@ -177,11 +178,11 @@ class PooledPeer:
         """The transformer of the peer."""
         return self.peer.backbone
 
-    def __call__(self, tokens: dict[str, Tensor]) -> Tensor:
+    def embed(self, tokens: dict[str, Tensor]) -> Tensor:
         """Returns ``(n, D)``."""
-        z: Tensor = self.peer(tokens)
-        if self.encoder.head is not None and (self.encoder.training or self.encoder.keep_head):
-            z = self.encoder.head(z)
+        z: Tensor = self.peer.embed(tokens)
+        if self.encoder.head in applied(self.encoder):
+            z = self.encoder.head({"sentence_embedding": z})["sentence_embedding"]
         return z
 
 
@@ -231,7 +232,7 @@ class PCL(BatchTerm):
                     f"pcl.variant: {encoder.source.name} has no pooler in its checkpoint; use the variant paper"
                 )
             pooler.requires_grad_(True)
-            self.peer.use_trained_pooler, self.peer.head = True, None
+            self.peer.pool_by_checkpoint()
             self.encode = (PooledPeer(self.peer, encoder),)
         accelerate(Modules(self.peer, None, {}, {}, {}, {}), context.device, compiled=False)
 

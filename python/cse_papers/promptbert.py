@@ -76,21 +76,12 @@ class Prompt(EncoderMethod):
                 "prompt.positive_template: must have as many tokens before the sentence as prompt.template, and the "
                 "same tokens after it"
             )
-        # Buffers, so that they are on the device of the run.
-        self.second_prefix: Tensor
-        self.suffix: Tensor
+        self.second_prefix: Tensor  # a buffer, so that it is on the device of the run
         self.register_buffer("second_prefix", torch.tensor(second.prefix), persistent=False)
-        self.register_buffer("suffix", torch.tensor(self.template.suffix), persistent=False)
-        self.mask_at = len(self.template.prefix) + self.template.suffix.index(encoder.tokenizer.mask_token_id)
         self.template.apply(encoder.tokenizer)
-        encoder.template = self
-        size = encoder.backbone.config.hidden_size
-        dense = nn.Linear(size, size)
-        nn.init.normal_(dense.weight, std=getattr(encoder.backbone.config, "initializer_range", 0.02))
-        nn.init.zeros_(dense.bias)
-        encoder.head = nn.Sequential(dense, nn.Tanh())
-        if options.denoise:
-            encoder.denoise = self.bias
+        encoder.keeps_tokenizer = True
+        encoder.add_head(*([Denoise(self.template, encoder)] if options.denoise else []))
+        context.shared["prompt"] = self
 
     @classmethod
     def implies(cls, options: PromptOptions) -> dict[str, Any]:
@@ -100,10 +91,27 @@ class Prompt(EncoderMethod):
 
     requires = implies
 
-    def bias(self, backbone: Any, tokens: dict[str, Tensor]) -> Tensor:
+
+class Denoise(nn.Module):
+    """Subtracts the mask token's hidden state in the bare template, without a sentence, from the pooled output."""
+
+    suffix: Tensor
+
+    def __init__(self, template: Template, encoder: Any) -> None:
+        super().__init__()
+        self.backbone = (encoder.backbone,)  # in a tuple, so that it is not registered twice
+        self.before = len(template.prefix)
+        self.mask_at = self.before + template.suffix.index(encoder.tokenizer.mask_token_id)
+        self.register_buffer("suffix", torch.tensor(template.suffix), persistent=False)
+
+    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+        bias = self.bias(features["input_ids"], features["attention_mask"])
+        return {**features, "sentence_embedding": features["sentence_embedding"] - bias}
+
+    def bias(self, ids: Tensor, mask: Tensor) -> Tensor:
         """Returns the mask token's hidden state in the bare template, at the position ids of each row: ``(n, D)``."""
-        ids, mask = tokens["input_ids"], tokens["attention_mask"]
-        before, after = len(self.template.prefix), len(self.template.suffix)
+        (backbone,) = self.backbone
+        before, after = self.before, len(self.suffix)
         longest = ids.shape[1] - before - after
         bare = torch.cat([ids[0, :before], self.suffix]).expand(longest + 1, -1)
         # Row l: the positions of the template around a sentence of l tokens.
@@ -123,7 +131,7 @@ class PromptHook(Hook):
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__(options, context)
-        self.prompt: Any = context.trained.template
+        self.prompt: Any = context.shared.get("prompt")
         if self.prompt is None:
             raise InputError("--positive-hook second-template belongs to --encoder-method prompt, which was not given")
 

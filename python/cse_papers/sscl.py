@@ -11,6 +11,7 @@ from torch import Tensor
 
 from cse import InputError
 from cse.context import Context
+from cse.encoder.pooling import pooled_layers
 from cse.losses.base import BatchTerm
 from cse.options import Opt
 from cse.views import BatchStep, Views, parts_of
@@ -35,7 +36,7 @@ class InnerStates:
         """The transformer."""
         return self.encoder.backbone
 
-    def __call__(self, tokens: dict[str, Tensor]) -> Tensor:
+    def embed(self, tokens: dict[str, Tensor]) -> Tensor:
         """Returns ``(n, layers * D)``: the embeddings of the layers, the last one first."""
         encoder, states = self.encoder, []
         blocks = parts_of(encoder.backbone)[1]
@@ -44,24 +45,12 @@ class InnerStates:
             for block in blocks[-1 - self.layers : -1]
         ]
         try:
-            encoder(tokens)
+            encoder.embed(tokens)
         finally:
             for handle in handles:
                 handle.remove()
-        return torch.cat([self._pooled(output, tokens) for output in reversed(states)], dim=-1)
-
-    def _pooled(self, output: Any, tokens: dict[str, Tensor]) -> Tensor:
-        encoder = self.encoder
-        layer: Tensor = output[0] if isinstance(output, tuple) else output
-        if encoder.use_trained_pooler:
-            z: Tensor = encoder.backbone.pooler(layer)
-        else:
-            z = encoder.pooling[0]({**tokens, "token_embeddings": layer})["sentence_embedding"]
-            if encoder.head is not None and (encoder.training or encoder.keep_head):
-                z = encoder.head(z)
-        for stage in encoder.stages:
-            z = stage({"sentence_embedding": z})["sentence_embedding"]
-        return z
+        layers = (output[0] if isinstance(output, tuple) else output for output in reversed(states))
+        return torch.cat([encoder.embedded({**tokens, "token_embeddings": layer}) for layer in layers], dim=-1)
 
 
 class SSCL(BatchTerm):
@@ -85,10 +74,9 @@ class SSCL(BatchTerm):
         count = len(parts_of(encoder.backbone)[1])
         if options.layers >= count:
             raise InputError(f"sscl.layers must be less than {count}, the number of layers of the model")
-        if len(encoder.pooling) > 1:
-            raise InputError(
-                f"--loss-term sscl needs the states of one layer, and --pooler {encoder.pooler} averages two"
-            )
+        pooler = encoder.training_pooler
+        if pooled_layers(pooler, count):
+            raise InputError(f"--loss-term sscl needs the states of one layer, and --pooler {pooler} averages two")
         self.inner = (InnerStates(encoder, options.layers),)  # in a tuple, so that the encoder is not registered twice
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:

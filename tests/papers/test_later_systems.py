@@ -23,7 +23,7 @@ from cse_papers.simcse_plus import dimension_contrast
 from cse_papers.sncse import Negation, NegationOptions, SoftNegative, SoftNegativeOptions, negate_parsed, negate_words
 from cse_papers.sscl import InnerStates
 from cse_papers.whitenedcse import GroupWhitening, GroupWhiteningOptions, InverseRoot, group_whitening
-from runs import drawn
+from runs import after_head, drawn
 
 
 def cosine(x, y):
@@ -63,11 +63,11 @@ def test_a_pass_without_dropout_has_gradients_and_leaves_the_mode(run_config):
     encoder = prepare(run_config).state.encoder.train()
     tokens = {key: value for key, value in encoder.tokenizer(["a b c"], return_tensors="pt").items()}
     plain = WithoutDropout(encoder)
-    first, second = plain(tokens), plain(tokens)
+    first, second = plain.embed(tokens), plain.embed(tokens)
     assert torch.equal(first, second)
     assert first.requires_grad
     assert encoder.backbone.training
-    assert not torch.equal(encoder(tokens), encoder(tokens))
+    assert not torch.equal(encoder.embed(tokens), encoder.embed(tokens))
 
 
 def test_the_contrast_of_dimensions_equals_its_loop():
@@ -85,13 +85,13 @@ def test_the_contrast_of_dimensions_equals_its_loop():
 
 @pytest.mark.parametrize("pooler", ["cls", "avg"])
 def test_inner_states_are_those_of_the_layers_before_the_last(run_config, pooler):
-    encoder = prepare(run_config.replace(pooler=pooler)).state.encoder.double().eval()
-    encoder.keep_head = True
+    encoder = prepare(run_config.replace(pooler=pooler)).state.encoder.double()
+    encoder.train()[0].eval()  # the head is applied, and there is no dropout
     tokens = dict(encoder.tokenizer(["a b c", "d e"], padding=True, return_tensors="pt"))
-    found = InnerStates(encoder, 1)(tokens)
+    found = InnerStates(encoder, 1).embed(tokens)
     states = encoder.backbone(**tokens, output_hidden_states=True).hidden_states[-2]
     mask = tokens["attention_mask"][..., None]
-    expected = encoder.head(states[:, 0]) if pooler == "cls" else (states * mask).sum(1) / mask.sum(1)
+    expected = after_head(encoder, states[:, 0]) if pooler == "cls" else (states * mask).sum(1) / mask.sum(1)
     assert torch.allclose(found, expected, atol=1e-12)
 
 

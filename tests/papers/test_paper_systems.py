@@ -24,7 +24,7 @@ from cse_papers.dclr import ascend
 from cse_papers.efficientcl import PCAJitter, PCAJitterOptions, pca_jitter
 from cse_papers.modals import Modals, ModalsOptions
 from cse_papers.promptbert import PromptOptions, mask_template
-from runs import drawn, first_batches, in_float64
+from runs import after_head, drawn, first_batches, in_float64
 from sentence_models import as_on_the_hub
 from test_systems import (  # noqa: F401
     few,
@@ -234,7 +234,7 @@ def test_the_second_encoder_of_dclr_release_applies_dropout_to_anchors_and_posit
     calls = []
 
     def encode(name, model):
-        z = torch.stack([model(dict(batch.tokens[name])) for _ in range(2)])
+        z = torch.stack([model.embed(dict(batch.tokens[name])) for _ in range(2)])
         calls.append((name, bool((z[0] != z[1]).any())))
         assert not model.model.backbone.training
         return z[0]
@@ -253,8 +253,8 @@ def test_the_second_encoder_of_dclr_release_applies_dropout_to_anchors_and_posit
         model.backbone.train(training)
         h = []
         for name in views:
-            h.append(model(dict(batch.tokens[name])).detach())
-            model(dict(batch.tokens[name]))
+            h.append(model.embed(dict(batch.tokens[name])).detach())
+            model.embed(dict(batch.tokens[name]))
         model.backbone.eval()
         weights = found.log_weights["anchor", "positive"]
         assert torch.equal(weights, removed_above(*h, lambda s: s > 0.5))
@@ -435,7 +435,7 @@ def test_template_denoising_subtracts_the_vector_of_the_template_without_the_sen
     encoder, method = run.state.encoder, run.state.methods["prompt"]
     (batch,) = first_batches(run)
     tokens = batch.tokens["anchor"]
-    found = method.bias(encoder.backbone, tokens)
+    found = encoder[2][0].bias(tokens["input_ids"], tokens["attention_mask"])
     before, after = len(method.template.prefix), len(method.template.suffix)
     for i, mask in enumerate(tokens["attention_mask"]):
         length = int(mask.sum()) - before - after
@@ -450,7 +450,7 @@ def test_template_denoising_subtracts_the_vector_of_the_template_without_the_sen
             module.p = 0.0
     full = encoder.backbone(**tokens).last_hidden_state
     at = tokens["input_ids"] == encoder.tokenizer.mask_token_id
-    assert torch.allclose(encoder(dict(tokens)), encoder.head(full[at] - found), rtol=0, atol=1e-10)
+    assert torch.allclose(encoder.embed(dict(tokens)), after_head(encoder, full[at] - found), rtol=0, atol=1e-10)
 
 
 def test_the_table_of_combinations_in_the_documentation_is_up_to_date(cse):
@@ -535,13 +535,13 @@ def test_hooks_do_not_change_the_pass_that_encodes_the_template_alone(run_config
     changes = {"prompt": {"positive_template": ""}, "positive_hook": "feature-cutoff", "max_length": 24}
     run = prepare(run_config.replace(**{**system("prompt"), **changes}))
     in_float64(run)
-    encoder, method = run.state.encoder, run.state.methods["prompt"]
+    encoder = run.state.encoder
     (batch,) = first_batches(run)
     # The template is encoded at length + 1 positions: for 7 tokens, as many rows as the batch has.
     short = encoder.tokenizer([" ".join(["a"] * length)] * len(batch.rows), return_tensors="pt")
     tokens = {key: short[key] for key in ("input_ids", "attention_mask")}
     step = step_of_rows(Inputs(batch, "cpu"), (), {}, run.state.steps)
-    bare = method.bias(encoder.backbone, tokens)
+    bare = encoder[2][0].bias(tokens["input_ids"], tokens["attention_mask"])
     with hooked(run.state.hooks["feature-cutoff"], encoder.backbone, tokens, step):
         states = encoder.backbone(**tokens).last_hidden_state
     at = tokens["input_ids"] == encoder.tokenizer.mask_token_id
@@ -551,4 +551,4 @@ def test_hooks_do_not_change_the_pass_that_encodes_the_template_alone(run_config
     encoder.train()
     view = View("positive", "positive", hook="feature-cutoff")
     encode, inputs = encoder_of(view, encoder, run.state, tokens, lambda places: step)
-    torch.testing.assert_close(encode(dict(inputs)), encoder.head(states[at] - bare), rtol=0, atol=1e-10)
+    torch.testing.assert_close(encode(dict(inputs)), after_head(encoder, states[at] - bare), rtol=0, atol=1e-10)

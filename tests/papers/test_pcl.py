@@ -16,7 +16,7 @@ from cse.rng import Draws
 from cse.training.setup import prepare
 from cse.views import Views
 from cse_papers.pcl import PCL, Diverse, DiverseOptions, PCLOptions
-from runs import drawn, first_batches
+from runs import after_head, drawn, first_batches
 
 ROWS = np.arange(40) * 7
 EDITS = ("shuffle", "reverse", "delete", "repeat", "shuffle", "dropout")
@@ -184,26 +184,25 @@ def test_the_peer_is_trained_and_kept_in_checkpoints_but_not_saved(run_config):
     saved = load_file(best)
     assert len(saved) == len(start)
     name = "encoder.layer.0.attention.self.query.weight"
-    of_encoder, of_peer = stored[f"encoder.backbone.{name}"], stored[f"terms.pcl.peer.backbone.{name}"]
+    of_encoder, of_peer = stored[f"encoder.0.model.{name}"], stored[f"terms.pcl.peer.0.model.{name}"]
     assert torch.equal(saved[name], of_encoder)
     assert not torch.equal(of_encoder, of_peer)
     assert not torch.equal(start[name], of_peer)
 
 
 def test_the_peer_of_the_release_has_the_pooler_of_the_checkpoint_and_the_head_of_the_encoder(run_config):
-    run = prepare(run_config.replace(loss_terms=("pcl",), pooler="cls", pcl={"variant": "release"}))
-    encoder, term = run.state.encoder.double(), run.state.terms["pcl"].double()
-    encoder.keep_head = True
+    run = prepare(run_config.replace(loss_terms=("pcl",), pooler="cls", keep_head=True, pcl={"variant": "release"}))
+    encoder, term = run.state.encoder.double().eval(), run.state.terms["pcl"].double()
     tokens = dict(encoder.tokenizer(["a b c", "d e"], padding=True, return_tensors="pt"))
-    z = term.eval().encode[0](tokens)
+    z = term.eval().encode[0].embed(tokens)
     pooler = term.peer.backbone.pooler.dense
     state = term.peer.backbone(**tokens).last_hidden_state[:, 0]
-    assert torch.allclose(z, encoder.head(torch.tanh(state @ pooler.weight.T + pooler.bias)), atol=1e-12)
-    gradients = torch.autograd.grad(z.sum(), [pooler.weight, encoder.head[0].weight])
+    assert torch.allclose(z, after_head(encoder, torch.tanh(state @ pooler.weight.T + pooler.bias)), atol=1e-12)
+    gradients = torch.autograd.grad(z.sum(), [pooler.weight, encoder.head.linear.weight])
     assert all(gradient.abs().sum() > 0 for gradient in gradients)
     weights = {id(p) for p in term.parameters()}
     assert id(pooler.weight) in weights
-    assert id(encoder.head[0].weight) not in weights
+    assert id(encoder.head.linear.weight) not in weights
     encoder.backbone.pooler = None
     with pytest.raises(InputError, match=r"pcl\.variant: .* has no pooler in its checkpoint"):
         PCL(PCLOptions(variant="release"), Context(encoder=encoder))

@@ -106,9 +106,15 @@ def cli() -> None:
     """
 
 
+REMOVED = {"--no-verify": "the checksum is always compared", "--verify": "the checksum is always compared"}
+"""Options of earlier versions, and what holds instead."""
+
+
 def explained(error: click.ClickException) -> click.ClickException:
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error
+    if removed := REMOVED.get(error.option_name):
+        return click.UsageError(f"No such option {error.option_name}: {removed}.", ctx=error.ctx)
     parameters = error.ctx.command.get_params(error.ctx)
     flags = [flag for parameter in parameters for flag in parameter.opts if flag.startswith("--")]
     meant = did_you_mean(error.option_name.replace("_", "-"), flags)

@@ -21,20 +21,21 @@ from torch import nn
 from .._core import __version__
 from ..errors import InputError, check_list, for_python, unknown
 from ..progress import counting
-from .acceleration import batches_by_length
 from .base import Calls, TextEncoder, Vectors, check_finite, unit
 from .device import autocast, copied_to, pick_device, pick_precision
+from .fast.lengths import batches_by_length
 from .light import STATIC, LightEncoder
 from .modules import (
-    OtherModule,
+    Head,
+    OnlyIn,
     Transformer,
     check_width,
-    load_as_stored,
+    in_evaluation,
     normalizes,
     split,
-    write_older_names,
 )
-from .other import ENCODERS, OtherEncoder
+from .older_names import load_as_stored, write_older_names
+from .other import ENCODERS, OtherEncoder, OtherModule
 from .pooling import POOLERS
 from .pooling_modules import MaskPooling, pooler_of, pooling_modules
 from .resolve import (
@@ -181,10 +182,8 @@ class Encoder(TextEncoder, SentenceTransformer):
             raise InputError(f"--pooler: {self.given[0]} has no pooling to choose; omit --pooler")
         pooling, after = split(self)
         declared = pooler_of(pooling)
-        if pooler == "cls" and not self._declares and transformer.has_pooler:  # of the checkpoint: linear, tanh
-            transformer.modality_config = {"text": {"method": "forward", "method_output_name": "pooler_output"}}
-            transformer.module_output_name = "sentence_embedding"
-            self.replace_modules([transformer])
+        if pooler == "cls" and not self._declares and transformer.has_pooler:
+            self.pool_by_checkpoint()
             return
         if pooler == declared or (pooler == "cls" and declared == "cls_before_pooler"):
             return
@@ -193,13 +192,22 @@ class Encoder(TextEncoder, SentenceTransformer):
         check_width(chosen, after, declared)
         self.replace_modules([transformer, *chosen, *after])
 
+    def pool_by_checkpoint(self) -> None:
+        """Replaces the pooling, and an MLP head, with the pooler of the checkpoint (linear, tanh)."""
+        transformer: Any = self[0]
+        transformer.modality_config = {"text": {"method": "forward", "method_output_name": "pooler_output"}}
+        transformer.module_output_name = "sentence_embedding"
+        after = (module for module in split(self)[1] if not isinstance(module, Head))
+        kept = (module for module in after if not isinstance(module, OnlyIn) or module.mode == "evaluation")
+        self.replace_modules([transformer, *kept])
+
     def replace_modules(self, modules: Iterable[nn.Module]) -> None:
         """Sets the modules of the encoder."""
-        listed = list(modules)
+        listed, device = list(modules), self.device
         self._modules.clear()
         for number, module in enumerate(listed):
             self.add_module(str(number), module)
-        self.to(next(listed[0].parameters()).device)
+        self.to(device)
 
     @property
     def _declares(self) -> bool:
@@ -218,9 +226,9 @@ class Encoder(TextEncoder, SentenceTransformer):
     @property
     def pooler(self) -> str:
         """The name of the pooling, one of ``POOLERS``; ``none`` if it has another one."""
-        if isinstance(self[0], Transformer) and self[0].module_output_name != "token_embeddings":
+        if isinstance(self[0], Transformer) and self[0].pools:
             return "cls"
-        pooling, after = split(self)
+        pooling, after = split(in_evaluation(self))
         name = pooler_of(pooling) or "none"
         kept = self.family is not None and any(isinstance(module, library.Dense) for module in after)
         return "cls" if name == "cls_before_pooler" and (kept or self.given[1] == "cls") else name
@@ -234,11 +242,10 @@ class Encoder(TextEncoder, SentenceTransformer):
             return STATIC
         name = self.pooler
         if name == "cls":
-            dense = any(isinstance(module, library.Dense) for module in self)
-            trained = dense or self[0].module_output_name != "token_embeddings"
+            trained = self[0].pools or any(isinstance(module, library.Dense) for module in in_evaluation(self))
             return f"cls: {'the trained pooler' if trained else 'the first token, without a trained pooler'}"
         if name == "none":
-            return "declared: " + ", ".join(type(module).__name__ for module in self)
+            return "declared: " + ", ".join(type(module).__name__ for module in in_evaluation(self))
         return f"{name}: {POOLERS[name]}"
 
     @property
@@ -248,12 +255,14 @@ class Encoder(TextEncoder, SentenceTransformer):
 
     @property
     def width(self) -> int:
-        declared = (getattr(module, "get_embedding_dimension", lambda: None)() for module in reversed(list(self)))
+        declared = (
+            getattr(module, "get_embedding_dimension", lambda: None)() for module in reversed(in_evaluation(self))
+        )
         return int(next((size for size in declared if size is not None), 0))
 
     @property
     def unit_length(self) -> bool:
-        return self.other.unit_length if isinstance(self.other, LightEncoder) else normalizes(list(self))
+        return self.other.unit_length if isinstance(self.other, LightEncoder) else normalizes(in_evaluation(self))
 
     def encode(
         self,
@@ -414,14 +423,13 @@ class Encoder(TextEncoder, SentenceTransformer):
         """
         transformer = self[0]
         if isinstance(transformer, Transformer):
-            averaged = any(isinstance(module, library.WeightedLayerPooling) for module in self)
-            transformer.config.output_hidden_states = averaged
             backend = getattr(transformer.tokenizer, "backend_tokenizer", None)
             if backend is not None:  # a fast tokenizer stores the truncation and padding settings of its last call
                 with TOKENIZING:
                     backend.no_truncation()
                     backend.no_padding()
-        super().save(path, *arguments, **settings)
+        with self._as_in_evaluation():
+            super().save(path, *arguments, **settings)
         file = Path(path) / "config_sentence_transformers.json"
         stored = json.loads(file.read_text(encoding="utf8"))
         stored["__version__"]["cse"] = __version__
@@ -431,6 +439,21 @@ class Encoder(TextEncoder, SentenceTransformer):
         if isinstance(transformer, Transformer) and (self.keeps_tokenizer or transformer.do_lower_case):
             load_as_stored(Path(path), transformer.tokenizer)
         write_older_names(Path(path), self.max_seq_length if isinstance(transformer, Transformer) else None)
+
+    @contextmanager
+    def _as_in_evaluation(self) -> Iterator[None]:
+        """Context manager in which the encoder and its configuration are those of evaluation."""
+        every, transformer = list(self), self[0]
+        self.replace_modules(in_evaluation(every))
+        if isinstance(transformer, Transformer):
+            states = transformer.config.output_hidden_states
+            transformer.config.output_hidden_states = any(isinstance(m, library.WeightedLayerPooling) for m in self)
+        try:
+            yield
+        finally:
+            self.replace_modules(every)
+            if isinstance(transformer, Transformer):
+                transformer.config.output_hidden_states = states
 
     def _update_default_model_id(self, model_card: str) -> str:
         """Returns the card of a model with its name on the hub in the code that loads it."""

@@ -1,22 +1,19 @@
-"""Modules of sentence-transformers with the checks that it lacks, other encoders as modules, and names in folders."""
+"""The modules that an encoder consists of: those of sentence-transformers with the checks that it lacks, and ours."""
 
 from __future__ import annotations
 
-import json
+import inspect
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import torch
 from sentence_transformers.sentence_transformer import modules as library
 from torch import nn
 
 from ..errors import InputError
-from .light import LightEncoder
-from .other import OtherEncoder
-from .prompts import plain, templated
+from .prompts import templated
 from .resolve import base_of
 from .tokens import TOKENIZING
 
@@ -58,9 +55,16 @@ class Transformer(library.Transformer):
         limit = None if max_seq_length is None else int(max_seq_length)
         super().__init__(model_name_or_path, model_kwargs=kept, max_seq_length=limit, backend=backend, **settings)
         tokenizer: Any = self.tokenizer
+        # A tokenizer that was not made for the model may return token types, which the model may not accept.
+        self.takes_token_types = "token_type_ids" in inspect.signature(self.model.forward).parameters
         if tokenizer is not None:
             tokenizer.model_max_length = min(int(tokenizer.model_max_length), positions(self.model))
             _fit_tokenizer(tokenizer, self.model)
+
+    @property
+    def pools(self) -> bool:
+        """Whether the output is a sentence embedding, and not one vector for each token."""
+        return bool(self.module_output_name != "token_embeddings")
 
     def preprocess(self, inputs: Any, prompt: str | None = None, **settings: Any) -> dict[str, Any]:
         """Returns the tokens of texts; see sentence-transformers."""
@@ -155,43 +159,60 @@ def _fit_tokenizer(tokenizer: Any, model: Any) -> None:
         )
 
 
-class OtherModule(library.InputModule):
-    """An ``OtherEncoder`` as a module of sentence-transformers."""
+# Modules of training, and of evaluation
 
-    def __init__(self, encoder: OtherEncoder | LightEncoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.tokenizer = None
-        self.precision = "fp32"
 
-    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **settings: Any) -> dict[str, Any]:
-        """Returns the texts and the prompt."""
-        return {"texts": list(inputs), "prompt": prompt or ""}
+class Head(library.Dense):
+    """The MLP head of SimCSE, with the initial weights of BERT: a linear layer and a tanh after the pooling.
 
-    def forward(self, features: dict[str, Any], **settings: Any) -> dict[str, Any]:
-        texts, prompt = features["texts"], features["prompt"]
-        size = max(len(texts), 1)
-        if isinstance(self.encoder, LightEncoder):
-            vectors = self.encoder.encode(texts, prompt=prompt, batch_size=size)
-        else:
-            before = plain(prompt, self.encoder.what)
-            texts = [before + text for text in texts]
-            vectors = self.encoder.encode(texts, batch_size=size, precision=self.precision)
-        return {**features, "sentence_embedding": torch.from_numpy(np.ascontiguousarray(vectors))}
+    A folder declares it as a Dense module.
+    """
 
-    def get_embedding_dimension(self) -> int:
-        return self.encoder.embedding_dim
+    def __init__(self, config: Any) -> None:
+        super().__init__(config.hidden_size, config.hidden_size, activation_function=nn.Tanh())
+        nn.init.normal_(self.linear.weight, std=getattr(config, "initializer_range", 0.02))
+        nn.init.zeros_(self.linear.bias)
 
-    def save(self, output_path: str, *arguments: Any, **settings: Any) -> None:
-        """Raises ``InputError``: such encoders have no folder of sentence-transformers."""
-        raise InputError(f"{self.encoder.what}: cannot be saved as a model of sentence-transformers")
+
+class OnlyIn(nn.Sequential):
+    """Modules of an encoder that are applied in one mode only: ``training``, and then not saved, or ``evaluation``."""
+
+    def __init__(self, mode: Literal["training", "evaluation"], *modules: nn.Module) -> None:
+        super().__init__(*modules)
+        self.mode = mode
+
+    @property
+    def applies(self) -> bool:
+        """Whether the modules are applied in the present mode."""
+        return self.training == (self.mode == "training")
+
+    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+        for module in self if self.applies else ():
+            features = module(features)
+        return features
+
+
+def in_evaluation(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """Returns the modules of an encoder that are applied in evaluation, which are those that are saved."""
+    return _chosen(modules, lambda module: module.mode == "evaluation")
+
+
+def applied(modules: Iterable[nn.Module]) -> list[nn.Module]:
+    """Returns the modules of an encoder that are applied in its present mode."""
+    return _chosen(modules, lambda module: module.applies)
+
+
+def _chosen(modules: Iterable[nn.Module], choose: Callable[[OnlyIn], bool]) -> list[nn.Module]:
+    groups = (list(module) * choose(module) if isinstance(module, OnlyIn) else [module] for module in modules)
+    return [module for group in groups for module in group]
 
 
 def split(modules: Iterable[nn.Module]) -> tuple[list[nn.Module], list[nn.Module]]:
     """Returns the modules that pool token vectors (WeightedLayerPooling, Pooling), and those that follow them."""
     after = list(modules)[1:]
     kinds = (library.WeightedLayerPooling, library.Pooling)
-    count = next((place for place, module in enumerate(after) if not isinstance(module, kinds)), len(after))
+    firsts = [module[0] if isinstance(module, OnlyIn) else module for module in after]
+    count = next((place for place, module in enumerate(firsts) if not isinstance(module, kinds)), len(after))
     return after[:count], after[count:]
 
 
@@ -210,96 +231,3 @@ def check_width(pooling: Sequence[Any], after: Sequence[nn.Module], declared: st
 def normalizes(modules: Sequence[nn.Module]) -> bool:
     """Returns whether the last module scales embeddings to unit length."""
     return bool(modules) and isinstance(modules[-1], library.Normalize)
-
-
-# Names in a saved folder that older releases of sentence-transformers, and programs that read its files, know
-
-# Pooling modes by their keys before release 5.4, in the order in which they are concatenated.
-LEGACY_MODES = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-KINDS = ("Transformer", "Pooling", "MaskPooling", "WeightedLayerPooling", "Dense", "LayerNorm", "Dropout", "Normalize")
-
-
-def write_older_names(folder: Path, max_length: int | float | None) -> None:
-    """Changes the JSON files of a saved model to names that older releases, fastembed and llama.cpp can read too."""
-    modules = read(folder / "modules.json")
-    for entry in modules:
-        kind = entry["type"].rsplit(".", 1)[-1]
-        if kind not in KINDS:
-            continue
-        part = folder / entry["path"]
-        entry["type"] = f"sentence_transformers.models.{kind.removeprefix('Mask')}"
-        if kind == "MaskPooling":
-            entry["path"] = entry["path"].replace(kind, "Pooling")
-            part = part.rename(folder / entry["path"])
-        if kind == "Transformer" and max_length is not None:
-            length = int(max_length)
-            write(part / "sentence_bert_config.json", _transformer(read(part / "sentence_bert_config.json"), length))
-            write_limit(part, length)
-        elif "Pooling" in kind:
-            write(part / "config.json", _pooling(read(part / "config.json")))
-    write(folder / "modules.json", modules)
-
-
-def write_limit(folder: Path, max_length: int) -> None:
-    """Changes ``tokenizer_config.json``, if there is one, so that it has one maximum length, ``max_length`` tokens.
-
-    transformers copies the settings of a call from ``tokenizer.json`` to it; fastembed uses the lowest maximum.
-    """
-    path = folder / "tokenizer_config.json"
-    if path.exists():
-        of_a_call = ("max_length", "stride", "truncation_strategy")
-        settings = {name: value for name, value in read(path).items() if name not in of_a_call}
-        write(path, settings | {"model_max_length": max_length})
-
-
-def load_as_stored(folder: Path, tokenizer: Any) -> None:
-    """Changes ``tokenizer_config.json`` so that every loader uses all of ``tokenizer.json``, not only its vocabulary.
-
-    Classes such as BertTokenizer rebuild the normalizer and the post-processor, which would lose a template.
-    """
-    path = folder / "tokenizer_config.json"
-    # With either of these two settings, the generic class rebuilds the post-processor as well.
-    settings = {name: value for name, value in read(path).items() if name not in ("add_bos_token", "add_eos_token")}
-    inputs = {"model_input_names": list(tokenizer.model_input_names)}
-    write(path, {**settings, **inputs, "tokenizer_class": "PreTrainedTokenizerFast"})
-
-
-def _transformer(settings: dict[str, Any], max_length: int) -> dict[str, Any]:
-    """Returns the settings of a transformer without those that are the defaults of all releases."""
-    default = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-    if settings.get("transformer_task") == "feature-extraction" and settings.get("modality_config") == default:
-        names = ("transformer_task", "modality_config", "module_output_name")
-        settings = {name: value for name, value in settings.items() if name not in names}
-    return {**settings, "max_seq_length": max_length, "do_lower_case": False}
-
-
-def _pooling(settings: dict[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a pooling, or of an average of layers, with older keys if they suffice."""
-    width = {"word_embedding_dimension": settings.pop("embedding_dimension")}
-    if settings.get("include_prompt"):
-        del settings["include_prompt"]
-    modes = settings.get("pooling_mode")
-    names = [modes] if isinstance(modes, str) else list(modes or [])
-    if names and names == [mode for mode in LEGACY_MODES.values() if mode in names]:
-        del settings["pooling_mode"]
-        # Older releases have only the first four keys; other keys are written only if needed.
-        keys = [key for key, mode in LEGACY_MODES.items() if mode in names or key in list(LEGACY_MODES)[:4]]
-        width |= {key: LEGACY_MODES[key] in names for key in keys}
-    return width | settings
-
-
-def read(path: Path) -> Any:
-    """Returns the contents of a JSON file."""
-    return json.loads(path.read_text(encoding="utf8"))
-
-
-def write(path: Path, value: object) -> None:
-    """Writes a value to a JSON file."""
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf8")

@@ -27,7 +27,7 @@ from .base import unit
 from .encoder import Encoder
 from .light import MODEL, NOT_INSTALLED, OUTPUT, PROMPT_LENGTH, TOKENIZER
 from .light import ONNX as FOLDER
-from .modules import write_limit
+from .older_names import write_limit
 from .pooling import pooled_layers
 from .resolve import MINILM, best_of_run, find_model
 

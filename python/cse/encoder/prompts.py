@@ -57,7 +57,7 @@ class TrainingPrompts:
         from .tokens import prompt_length
 
         tokens = {text: prompt_length(encoder.tokenizer, text) for text in (self.anchor, self.document)}
-        return replace(self, tokens=tokens, pooled=encoder.pools_prompt, longest=encoder.max_length)
+        return replace(self, tokens=tokens, pooled=encoder.pools_prompt, longest=encoder.max_seq_length)
 
     def describe(self) -> str:
         if self.template:

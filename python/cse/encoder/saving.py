@@ -31,14 +31,14 @@ def save_encoder(
     """
     own = getattr(model.backbone, "pooler", None)
     if model.head is not None and model.keep_head:
-        linear: Any = model.head[0]
+        linear: Any = model.head.linear
         # Draws as many random numbers as earlier versions did here, so that the results of runs stay the same.
         torch.nn.Linear(linear.in_features, linear.out_features)
         if own is not None and hasattr(own, "dense"):
             own.dense.load_state_dict(linear.state_dict())
     with fresh_folder(folder) as fresh:
         with merged_adapters(model.backbone, model.adapters) if model.adapters else nullcontext():
-            model.evaluated.save(str(fresh), create_model_card=False)
+            model.save(str(fresh), create_model_card=False)
         (fresh / "README.md").write_text(card, encoding="utf8")
         also(fresh)
         for path in fresh.rglob("*.safetensors"):
@@ -87,8 +87,13 @@ def model_card(
     """Returns the card of a trained encoder as Markdown with the metadata block of the Hugging Face hub."""
     from huggingface_hub import ModelCard, ModelCardData
 
-    kept, dims = encoder.keep_head and encoder.pooler == "cls", encoder.evaluated.trained_dims
-    pooler = "cls_before_pooler" if encoder.saved_pooler == "cls" and not kept else encoder.saved_pooler
+    from .modules import Head, in_evaluation, split
+    from .pooling_modules import pooler_of
+
+    kept, dims = encoder.keep_head and encoder.training_pooler == "cls", encoder.trained_dims
+    pooling, after = split(in_evaluation(encoder))
+    pooler = "cls" if kept else str(pooler_of(pooling))
+    stages = [type(module).__name__ for module in after if not isinstance(module, Head)]
     base = "sentence-transformers/all-MiniLM-L6-v2" if model == "minilm" else public_name(model)
     data = ModelCardData(
         library_name="transformers" if pooler == "mask" else "sentence-transformers",
@@ -108,10 +113,10 @@ def model_card(
         base=base,
         usage=LOADED_BY_CSE if pooler == "mask" else LOADED,
         embedding_dim=encoder.embedding_dim,
-        pooling=", then ".join([POOLERS[pooler], *(type(stage).__name__ for stage in encoder.stages)]),
+        pooling=", then ".join([POOLERS[pooler], *(stages[:-1] if encoder.unit_length else stages)]),
         head=KEPT if kept else DROPPED,
-        normalised=", normalised" if encoder.normalize else "",
-        max_length=encoder.max_length,
+        normalised=", normalised" if encoder.unit_length else "",
+        max_length=encoder.max_seq_length,
         config=config.strip(),
         scores="\n".join(lines),
         dims=", ".join(map(str, dims[1:])),
@@ -197,5 +202,8 @@ class BaseWeights:
 
 def _weights(encoder: SentenceEncoder) -> list[torch.nn.Parameter]:
     """Returns the trainable weights, without the factors A of LoRA updates B A, since averaging B scales the update."""
-    named = [*encoder.backbone.named_parameters(), *encoder.stages.named_parameters()]
+    from .modules import Head, in_evaluation
+
+    parts = [module for module in in_evaluation(encoder) if not isinstance(module, Head)]
+    named = [pair for module in parts for pair in module.named_parameters()]
     return [weights for name, weights in named if weights.requires_grad and ".lora_A." not in name]

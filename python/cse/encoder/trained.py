@@ -1,10 +1,8 @@
-"""The encoder that is trained: the modules of an ``Encoder``, an MLP head, and another pooling in training."""
+"""The encoder that is trained: an ``Encoder`` with modules that are applied in training only, such as SimCSE's head."""
 
 from __future__ import annotations
 
-import inspect
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -12,97 +10,74 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from sentence_transformers.sentence_transformer import modules as library
 from torch import Tensor, nn
 
-from ..errors import InputError, first_line
-from .acceleration import encode_packed, is_hooked, is_packable
+from ..errors import InputError
+from . import masked
 from .device import pick_precision
 from .encoder import Encoder, quiet
-from .modules import Transformer, check_width, is_causal, normalizes, split
+from .fast.packing import encode_packed, is_hooked, is_packable
+from .modules import (
+    Head,
+    OnlyIn,
+    Transformer,
+    applied,
+    check_width,
+    in_evaluation,
+    is_causal,
+    normalizes,
+    split,
+)
 from .pooling_modules import pooler_of, pooling_modules
 from .resolve import Source, naming_model
 from .tokens import POOLED
 
+# Modules after the pooling with which an encoder can be trained.
+TRAINABLE = (library.Dense, library.LayerNorm, library.Dropout, library.Normalize)
 
-class SentenceEncoder(nn.Module):
-    """A transformer with pooling, an MLP head (only with ``pooler="cls"`` or PromptBERT), and further modules.
 
-    The head is a linear layer and a tanh. A final Normalize is applied only by ``encode``: losses use cosines.
+class SentenceEncoder(Encoder):
+    """An ``Encoder`` that is trained; ``load_encoder`` makes it.
+
+    What exists in training only, such as SimCSE's head or another pooling, is in modules that say so (``OnlyIn``) and
+    that are not saved. A final Normalize is applied in evaluation only: losses use cosines.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        source: Source,
-        pooler: str,
-        use_trained_pooler: bool = False,
-        keep_head: bool = False,
-        head: library.Dense | None = None,
-        eval_pooler: str | None = None,
-    ) -> None:
-        super().__init__()
-        if eval_pooler not in (None, pooler) and (
-            (keep_head and pooler == "cls")
-            or "mask" in (pooler, eval_pooler)
-            or eval_pooler == "cls"
-            or str(eval_pooler).count("+") != pooler.count("+")
-        ):
-            raise InputError(
-                f"--eval-pooler {eval_pooler} cannot be combined with --pooler {pooler}{' --keep-head' * keep_head}: "
-                "it must be a pooler without a head (such as cls_before_pooler) that gives as many dimensions"
-            )
-        transformer = encoder[0]
-        self._encoder = (encoder,)  # its modules are registered here, in the order of earlier versions
-        self.keep_head = keep_head
-        self.use_trained_pooler = use_trained_pooler
-        self.backbone: Any = transformer.model
-        self.tokenizer: Any = transformer.tokenizer
-        self.source = source
-        self.pooler = pooler
-        self.saved_pooler = eval_pooler or pooler
-        """Pooling in evaluation mode, which the saved model declares."""
-        self.normalize = normalizes(list(encoder))
-        if not use_trained_pooler and getattr(self.backbone, "pooler", None) is not None:
-            # In compiled models, unused weights have gradients of 0 (not None), so the optimizer would decay them.
-            self.backbone.pooler.requires_grad_(False)
-        pooling, after = split(encoder)
-        self.pools_prompt = all(getattr(module, "include_prompt", True) for module in pooling)
-        self.denoise: Callable[[Any, dict[str, Tensor]], Tensor] | None = None
-        """Computes vectors ``(B, D)`` that training subtracts from the pooled output."""
+    def __init__(self, source: Source) -> None:
+        super().__init__(source.name, device="cpu")
+        self.source, self.family = source, source.family
+        self.training_pooler = ""
+        """The name of the pooling in training; ``pooler`` is that in evaluation."""
+        self.keep_head = False
+        """Whether an MLP head is also applied in evaluation, and saved."""
         self.packed = False
-        """Whether the transformer can encode rows without padding; see ``cse.encoder.acceleration``."""
-        self.template: Any = None
+        """Whether the transformer can encode rows without padding; see ``cse.encoder.fast.packing``."""
         self.adapters: str | None = None
         """Name of the LoRA adapters that are trained instead of the weights."""
-        self.head: nn.Sequential | None = None
-        if pooler == "cls" and not use_trained_pooler:
-            size = self.backbone.config.hidden_size
-            dense = nn.Linear(size, size)
-            nn.init.normal_(dense.weight, std=getattr(self.backbone.config, "initializer_range", 0.02))
-            nn.init.zeros_(dense.bias)
-            if head is not None:
-                dense.load_state_dict(head.linear.state_dict())
-            self.head = nn.Sequential(dense, nn.Tanh())
-        kept = after[:-1] if self.normalize else after
-        self.stages = nn.ModuleList([module for module in kept if module is not head])
-        self.pooling, self.eval_pooling = (
-            nn.ModuleList([] if use_trained_pooler else self._pooling(name, pooling))
-            for name in (pooler, self.saved_pooler)
-        )
-        self.pooling.requires_grad_(False)
-        self.eval_pooling.requires_grad_(False)
-        # A tokenizer that was not made for the model may return token types, which the model may not accept.
-        self._dropped = {"token_type_ids"} - set(inspect.signature(self.backbone.forward).parameters)
-        for pooled in filter(len, (self.pooling, self.eval_pooling)):
-            check_width(pooled, self.stages, source.pooler)  # type: ignore[arg-type]
 
-    def _pooling(self, pooler: str, declared: list[nn.Module]) -> list[nn.Module]:
-        if pooler == pooler_of(declared):
-            return declared
-        return pooling_modules(pooler, self._encoder[0][0], self.pools_prompt)
+    @property
+    def backbone(self) -> Any:
+        """The transformer, a model of the library transformers."""
+        return self[0].model
+
+    @property
+    def head(self) -> Head | None:
+        """The MLP head; None if there is none."""
+        parts = (part for module in list(self)[1:] for part in module.modules())
+        return next((part for part in parts if isinstance(part, Head)), None)
+
+    def add_head(self, *before: nn.Module) -> Head:
+        """Adds a new MLP head after the pooling and returns it; the modules ``before`` it are applied in training only.
+
+        The head itself is applied in training only, unless ``keep_head`` is set.
+        """
+        pooling, after = split(self)
+        head = Head(self.backbone.config)
+        in_training = [OnlyIn("training", module) for module in before]
+        kept = head if self.keep_head else OnlyIn("training", head)
+        self.replace_modules([self[0], *pooling, *in_training, kept, *after])
+        return head
 
     @property
     def packs(self) -> bool:
@@ -110,177 +85,148 @@ class SentenceEncoder(nn.Module):
         return self.packed and not is_hooked(self.backbone)
 
     @property
+    def pools_prompt(self) -> bool:
+        """Whether the tokens of a prompt are pooled."""
+        return all(getattr(module, "include_prompt", True) for module in split(in_evaluation(self))[0])
+
+    @property
     def embedding_dim(self) -> int:
-        """D, the number of dimensions of an embedding."""
-        modules = [self._encoder[0][0], *self.eval_pooling, *self.stages]
-        sizes = [module.get_embedding_dimension() for module in modules if hasattr(module, "get_embedding_dimension")]
-        return int(sizes[-1])
+        """D, the number of dimensions of an embedding in training, where it is not truncated."""
+        return self.width
 
-    @property
-    def max_length(self) -> int:
-        """The maximum number of tokens of a text."""
-        return int(self._encoder[0].max_seq_length)
-
-    @property
-    def prompt(self) -> str:
-        """The text that ``encode`` puts before each sentence."""
-        return self._encoder[0].prompt
-
-    def forward(self, batch: dict[str, Tensor], around: AbstractContextManager[Any] | None = None) -> Tensor:
-        """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; a head that is not kept is applied in training only.
-
-        ``around`` is a context manager in which the transformer encodes the batch, except for ``denoise``.
-        """
-        batch = {key: value for key, value in batch.items() if key not in self._dropped}
-        chosen = batch.pop(POOLED, None)
-        pooling = self.pooling if self.training else self.eval_pooling
-        layers = len(pooling) > 1
-        states: tuple[Tensor, ...]
-        if self.packs and around is None and not self.use_trained_pooler and is_packable(batch):
-            last, states = encode_packed(self.backbone, batch, layers=layers)
+    def embed(self, tokens: Mapping[str, Tensor], around: AbstractContextManager[Any] | None = None) -> Tensor:
+        """Returns embeddings ``(B, D)`` of tokens ``(B, T)``; ``around`` is a context only for the transformer."""
+        inputs = {key: value for key, value in tokens.items() if key != POOLED}
+        if not self[0].takes_token_types:
+            inputs.pop("token_type_ids", None)
+        layers = any(isinstance(module, library.WeightedLayerPooling) for module in applied(self))
+        features: dict[str, Any]
+        if self.packs and around is None and not self[0].pools and is_packable(inputs):
+            last, states = encode_packed(self.backbone, inputs, layers=layers)
+            features = {**inputs, "token_embeddings": last, "all_layer_embeddings": states}
         else:
             with around or nullcontext():
-                outputs = self.backbone(**batch, output_hidden_states=layers)
-            last, states = outputs.last_hidden_state, outputs.hidden_states
-        if self.use_trained_pooler:
-            pooled: Tensor = outputs.pooler_output
-        else:
-            features: dict[str, Any] = {**batch, "token_embeddings": last}
-            if layers:
-                features["all_layer_embeddings"] = states
-            if chosen is not None:
-                features["prompt_length"] = (batch["attention_mask"] - chosen).sum(1).amax(0, keepdim=True)
-            for module in pooling:
-                features = module(features)
-            pooled = features["sentence_embedding"]
-            if self.training and self.denoise is not None:
-                pooled = pooled - self.denoise(self.backbone, batch)
-            if self.head is not None and (self.training or self.keep_head):
-                pooled = self.head(pooled)
-        for stage in self.stages:
-            pooled = stage({"sentence_embedding": pooled})["sentence_embedding"]
-        return pooled
+                features = self[0](inputs, output_hidden_states=layers)
+        if (pooled := tokens.get(POOLED)) is not None:
+            features["prompt_length"] = (tokens["attention_mask"] - pooled).sum(1).amax(0, keepdim=True)
+        return self.embedded(features)
 
-    @property
-    def evaluated(self) -> Encoder:
-        """The encoder in evaluation: with the head only if it is kept, and with a final Normalize if there was one."""
-        encoder = self._encoder[0]
-        kept = []
-        if self.head is not None and self.keep_head:
-            linear: Any = self.head[0]
-            with torch.device("meta"):  # draws no random numbers
-                kept = [library.Dense(linear.in_features, linear.out_features, activation_function=nn.Tanh())]
-            kept[0].linear = linear
-        last = [library.Normalize()] if self.normalize else []
-        encoder.replace_modules([encoder[0], *self.eval_pooling, *kept, *self.stages, *last])
-        encoder.keeps_tokenizer |= self.template is not None
-        return encoder
+    def embedded(self, features: dict[str, Any]) -> Tensor:
+        """Returns embeddings ``(B, D)`` of the features that the transformer returns, by the modules after it."""
+        for module in list(self)[1:]:
+            features = module(features)
+        z: Tensor = features["sentence_embedding"]
+        return z
 
-    def encode(
-        self, texts: Sequence[str], *, precision: str = "fp32", prompt: str | None = None, **settings: Any
+    def encode(  # type: ignore[override]
+        self, texts: Sequence[str], *, precision: str = "fp32", **settings: Any
     ) -> npt.NDArray[np.float32]:
-        """Encodes texts in evaluation mode."""
-        was_training = self.training
-        encoder = self.evaluated
-        if encoder.device.type != "cpu":  # small batches would leave a GPU idle
+        """Encodes texts in evaluation mode, in the precision ``fp32`` or ``bf16``."""
+        was_training, before = self.training, self.precision
+        if self.device.type != "cpu":  # small batches would leave a GPU idle
             settings.setdefault("batch_size", 512)
-        before = encoder.precision
-        encoder.precision, _ = pick_precision(str(encoder.device), precision)
+        self.precision, _ = pick_precision(str(self.device), precision)
         self.eval()
         try:
             with torch.compiler.set_stance("force_eager"):  # texts have many lengths
-                prompt = self.prompt if prompt is None else prompt
-                return encoder.encode(texts, prompt=prompt, **settings)  # type: ignore[no-any-return]
+                return super().encode(texts, **settings)  # type: ignore[no-any-return]
         finally:
             self.train(was_training)
-            encoder.precision = before
+            self.precision = before
 
     def masked_language_model(self) -> tuple[nn.Module, bool]:
-        """Returns a masked language model with this encoder's transformer, and whether its head is new.
+        """Returns a masked language model with this encoder's transformer, and whether its head is new."""
+        return masked.masked_language_model(self)
 
-        The head is that of the checkpoint, else of the folder ``mlm_head`` next to its weights, else a new one.
-        """
-        from transformers import AutoModelForMaskedLM
-
-        name, path = self.source.name, Path(self.source.path)
-        if self.tokenizer.mask_token_id is None:
-            raise InputError(f"--mlm-weight: the tokenizer of {name} has no mask token; use a model like BERT")
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                model, report = AutoModelForMaskedLM.from_pretrained(
-                    path, local_files_only=True, output_loading_info=True
-                )
-            model = model.float()
-            setattr(model, model.base_model_prefix, self.backbone)
-            output = model.get_output_embeddings()
-            if output is not None and getattr(model.config, "tie_word_embeddings", True):
-                output.weight = self.backbone.get_input_embeddings().weight
-            head = mlm_head(model)
-            new, stored = bool(head.keys() & set(report["missing_keys"])), path / MLM_HEAD
-            if new and stored.is_file():
-                new, weights = False, load_file(stored)
-                with torch.no_grad():
-                    for key, values in head.items():
-                        values.copy_(weights[key])
-        except (ValueError, OSError, SafetensorError, KeyError, RuntimeError) as error:
-            raise InputError(
-                f"--mlm-weight: {name} cannot be loaded as a masked language model ({first_line(error)})"
-            ) from None
-        return model, new
-
-    @staticmethod
-    def save_masked_language_model(model: nn.Module, folder: Path) -> None:
-        """Saves the head of a masked language model in ``folder``, from which ``masked_language_model`` loads it."""
-        (folder / MLM_HEAD).parent.mkdir()
-        head = {name: values.detach().cpu().contiguous() for name, values in mlm_head(model).items()}
-        save_file(head, folder / MLM_HEAD)
+    save_masked_language_model = staticmethod(masked.save_head)
 
 
 def load_encoder(
     source: Source, pooler: str, *, for_inference: bool = False, keep_head: bool = False, eval_pooler: str | None = None
 ) -> SentenceEncoder:
-    """Loads an encoder in float32.
+    """Loads an encoder in float32, in evaluation mode.
 
     With ``for_inference`` and the pooler ``cls``, its head is the Dense module of the folder, else the trained pooler
     of the checkpoint, if there is one. In training, it is the Dense module of the folder, or a new one.
     """
     # A stored head draws no random numbers when it is loaded, since it may be dropped below.
     with torch.random.fork_rng(devices=[], enabled=source.has_head):
-        encoder = Encoder(source.name, device="cpu")
-    transformer = encoder[0]
+        encoder = SentenceEncoder(source)
+    check_trainable(encoder, pooler, eval_pooler)
+    transformer, (declared, after) = encoder[0], split(encoder)
+    stored = next((module for module in after if isinstance(module, library.Dense)), None) if source.has_head else None
+    after = [module for module in after if module is not stored]
+    stored = stored if pooler == "cls" else None
+    encoder.training_pooler, encoder.keep_head = pooler, keep_head or (for_inference and stored is not None)
+    check_poolers(pooler, eval_pooler, encoder.keep_head)
+    if not for_inference:  # a new run takes the dimensions from its Matryoshka loss term
+        encoder.trained_dims = ()
+    if normalizes(after):
+        after[-1] = OnlyIn("evaluation", after[-1])
+    with naming_model(source.name, Path(source.folder)):
+        if for_inference and pooler == "cls" and transformer.has_pooler and stored is None:
+            encoder.replace_modules([transformer, *declared, *after])
+            encoder.pool_by_checkpoint()
+            return encoder
+        if getattr(encoder.backbone, "pooler", None) is not None:
+            # In compiled models, unused weights have gradients of 0 (not None), so the optimizer would decay them.
+            encoder.backbone.pooler.requires_grad_(False)
+        poolings = [
+            declared if name == pooler_of(declared) else pooling_modules(name, transformer, encoder.pools_prompt)
+            for name in dict.fromkeys((pooler, eval_pooler or pooler))
+        ]
+        for pooling in poolings:
+            check_width(pooling, after, source.pooler)
+        pooled: list[nn.Module] = poolings[0]
+        if len(poolings) > 1:
+            pooled = [OnlyIn("training", *poolings[0]), OnlyIn("evaluation", *poolings[1])]
+        for module in pooled:
+            module.requires_grad_(False)
+        encoder.replace_modules([transformer, *pooled, *after])
+        if pooler == "cls":
+            head = encoder.add_head()
+            if stored is not None:
+                head.load_state_dict(stored.state_dict())
+    return encoder
+
+
+def check_trainable(encoder: Encoder, pooler: str, eval_pooler: str | None) -> None:
+    """Raises ``InputError`` for a model that cannot be trained, or not with these poolers."""
+    transformer, name = encoder[0], encoder.given[0]
     pooling, after = split(encoder)
-    trainable = (library.Dense, library.LayerNorm, library.Dropout, library.Normalize)
     if (
         not isinstance(transformer, Transformer)
         or transformer.tokenizer is None
-        or transformer.module_output_name != "token_embeddings"
+        or transformer.pools
         or not pooling
-        or not all(isinstance(module, trainable) for module in after)
+        or not all(isinstance(module, TRAINABLE) for module in after)
     ):
         names = ", ".join(type(module).__name__ for module in encoder)
         raise InputError(
-            f"--model {source.name}: the model consists of {names}; training needs a Transformer, a Pooling, and "
+            f"--model {name}: the model consists of {names}; training needs a Transformer, a Pooling, and "
             "after it only Dense, LayerNorm, Dropout or Normalize"
         )
-    first = next((name for name in (pooler, eval_pooler) if name in ("cls", "cls_before_pooler")), None)
+    first = next((each for each in (pooler, eval_pooler) if each in ("cls", "cls_before_pooler")), None)
     if first and is_causal(transformer.config):
         raise InputError(
-            f"--pooler {first}: {source.name} is a decoder, whose first token attends only to itself; use --pooler avg"
+            f"--pooler {first}: {name} is a decoder, whose first token attends only to itself; use --pooler avg"
         )
     if pooler == "mask" and transformer.tokenizer.mask_token_id is None:
         raise InputError("--encoder-method prompt: needs a mask, a CLS and a SEP token; use a model like BERT")
-    stored = next((module for module in after if isinstance(module, library.Dense)), None) if source.has_head else None
-    if stored is not None and pooler != "cls":  # a head that an earlier run kept
-        after, stored = [module for module in after if module is not stored], None
-        encoder.replace_modules([transformer, *pooling, *after])
-    if not for_inference:  # a new run takes the dimensions from its Matryoshka loss term
-        encoder.trained_dims = ()
-    encoder.family = source.family
-    trained = for_inference and pooler == "cls" and transformer.has_pooler and stored is None
-    kept = keep_head or (for_inference and stored is not None)
-    with naming_model(source.name, Path(source.folder)):
-        return SentenceEncoder(encoder, source, pooler, trained, kept, stored, eval_pooler)
+
+
+def check_poolers(pooler: str, eval_pooler: str | None, keep_head: bool) -> None:
+    """Raises ``InputError`` if a model that is trained with one pooling cannot be evaluated with the other."""
+    if eval_pooler not in (None, pooler) and (
+        (keep_head and pooler == "cls")
+        or "mask" in (pooler, eval_pooler)
+        or eval_pooler == "cls"
+        or str(eval_pooler).count("+") != pooler.count("+")
+    ):
+        raise InputError(
+            f"--eval-pooler {eval_pooler} cannot be combined with --pooler {pooler}{' --keep-head' * keep_head}: "
+            "it must be a pooler without a head (such as cls_before_pooler) that gives as many dimensions"
+        )
 
 
 def load_tokenizer(source: Source) -> Any:
@@ -293,17 +239,7 @@ def load_tokenizer(source: Source) -> Any:
 
 def check_mask(encoder: SentenceEncoder) -> None:
     """Raises ``InputError`` if texts are pooled at a mask token that the tokenizer does not add to them."""
-    if encoder.pooler == "mask" and encoder.tokenizer.mask_token_id not in encoder.tokenizer("a")["input_ids"]:
+    if encoder.training_pooler == "mask" and encoder.tokenizer.mask_token_id not in encoder.tokenizer("a")["input_ids"]:
         raise InputError(
             f"--pooler mask: the tokenizer of {encoder.source.name} adds no mask token; use --encoder-method prompt"
         )
-
-
-MLM_HEAD = Path("mlm_head", "model.safetensors")  # next to the encoder
-
-
-def mlm_head(model: Any) -> dict[str, nn.Parameter]:
-    """Returns the parameters of the head of a masked language model by name, without tied token embeddings."""
-    shared = model.get_input_embeddings().weight
-    prefix = f"{model.base_model_prefix}."
-    return {name: p for name, p in model.named_parameters() if not name.startswith(prefix) and p is not shared}

@@ -157,7 +157,7 @@ class LoRA(EncoderMethod):
             lora_alpha=options.alpha or 2 * options.rank,
             lora_dropout=options.dropout,
             target_modules=list(options.targets) or "all-linear",
-            exclude_modules=None if encoder.use_trained_pooler else UNUSED,
+            exclude_modules=UNUSED,
         )
         try:
             peft.inject_adapter_in_model(config, encoder.backbone)

@@ -47,7 +47,7 @@ class Matryoshka(BatchTerm):
         if dims[0] > width:
             raise InputError(f"--dims {dims[0]}: the embeddings have {width} dimensions; give numbers below {width}")
         self.dims = [dim for dim in dims if dim < width]
-        encoder.evaluated.trained_dims = (width, *self.dims)
+        encoder.trained_dims = (width, *self.dims)
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
         assert step.contrastive is not None  # TrainConfig requires a contrastive loss

@@ -30,7 +30,8 @@ from ..io import dumps, fresh_folder
 from ..tfidf.options import word_options
 from ..tfidf.pieces import Pieces
 from ..ties import best
-from .vectors import Numbers
+
+Numbers = npt.NDArray[np.int64]
 
 HASHES = "hashes.json"
 PROGRESS_ROWS = 4096

@@ -1,41 +1,108 @@
-"""An index of a corpus, stored in a folder and searched by meaning."""
+"""An index of a corpus, stored in a folder and searched by meaning.
+
+Products of vectors are computed in float32. A row is a candidate if its exact product may be among the k largest, given
+the maximum rounding error. The products of the candidates are computed again in float64, so that the result is that of
+a brute-force search in float64, for any number of threads and any division of the vectors into arrays.
+"""
 
 from __future__ import annotations
 
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from .. import io
 from ..data.corpus import Corpus
-from ..errors import InputError, check_ids, check_integer, check_switch, check_texts, sentence, shortened
+from ..encoder.base import compared_by
+from ..encoder.vocabulary import Readability, readability, share_read
+from ..errors import InputError, check_integer, check_switch, check_texts, sentence
+from ..tfidf.pieces import Pieces
+from ..ties import TIE, WIDEST, comparable
+from .bm25 import SAMPLE, Bm25, Terms, terms_for
 from .fusion import Fusion
-from .rows import AGAIN, Changes, Progress, Rows, Wanted, check_settings, locked, opened, write_index
-from .searching import Hit, Searcher
-from .vectors import Vectors
+from .pool import CODE, LEAST_READ, READABLE, UNREADABLE, Pool
+from .rows import (
+    ENCODED,
+    ROWS,
+    Changes,
+    Floats,
+    Numbers,
+    Progress,
+    Rows,
+    check_settings,
+    checked_ids,
+    opened,
+    ranges,
+    scaled,
+    taken,
+    updated,
+)
 
 if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
+
+# Queries that are searched for together; pairs of vectors that are multiplied in float64 together, which fit in the
+# cache of a core; and texts whose tokens are counted to see whether the model reads them.
+QUERIES, PAIRS, LONG_SAMPLE = 256, 1024, 50
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A row that was found.
+
+    ``row`` counts from 0, ``id`` is the row number if the index has no ids, and ``text`` is that of the best passage if
+    rows are cut into passages. ``score`` is the cosine (or dot product, if the model uses it) with the query; with
+    ``hybrid``, the logarithm of a pooled probability.
+    """
+
+    row: int
+    id: str
+    score: float
+    text: str
 
 
 class SearchIndex:
     """Vectors, texts and ids of the rows of a corpus, in a folder; made by ``build``, opened by ``open``.
 
     The rows are memory-mapped. Blank rows are never found. While another process updates the index, an open index
-    continues to return the rows that it had when it was opened. Several threads may search while one changes the rows.
-    ``encoder`` is that of queries, and ``changes`` what ``build`` changed in an existing index, else None.
+    continues to return the rows that it had when it was opened. Several threads may search. ``encoder`` is that of
+    queries, and ``changes`` what ``build`` changed in an existing index, else None.
     """
 
-    def __init__(self, rows: Rows, encoder: Encoder, verify: bool = True) -> None:
-        self.encoder, self._verify = encoder, verify
-        self._state = Searcher(rows, encoder, verify)
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+    def __init__(self, folder: Path, rows: Rows, encoder: Encoder) -> None:
+        self.folder, self.encoder, self._rows = folder, encoder, rows
         self.changes: Changes | None = None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._terms_of: dict[Fusion, Terms] = {}
+        self._bm25: dict[str, Bm25] = {}
+        self._lock = threading.Lock()
+        # Rows with a vector, and the first vector of each of them. Methods number the rows by their positions here.
+        self._filled = np.flatnonzero(rows.counts)
+        self._starts = np.cumsum([0, *rows.counts[self._filled]])
+        # Arrays of vectors, each with the number of its first row, and the first vectors of its rows (None: all).
+        self._blocks: list[tuple[int, Floats, Numbers | None]] = []
+        start, longest = 0, 1.0001
+        for array in rows.vectors:
+            first, last = np.searchsorted(self._starts, [start, start + len(array)]).tolist()
+            if len(array):
+                single = last - first == len(array)
+                self._blocks.append((first, array, None if single else self._starts[first:last] - start))
+                if rows.settings["similarity"] == "dot":
+                    longest = max(longest, 1.001 * float(np.einsum("ij,ij->i", array, array).max()) ** 0.5)
+            start += len(array)
+        # The maximum error of a float32 product, relative to the norm of the query: |fl(x.y) - x.y| <= g |x|.|y| with
+        # g = n u / (1 - n u), in any order of summation (Higham 2002, section 3.1). Here u is 2^-24, and n is the width
+        # plus 8; the 8 covers further roundings (of norms and thresholds).
+        bound = (rows.settings["width"] + 8) * 2.0**-24
+        self._longest, self._error = longest, longest * bound / (1 - bound)
 
     @classmethod
     def build(
@@ -49,7 +116,6 @@ class SearchIndex:
         rebuild: bool = False,
         batch_size: int = 64,
         progress: Progress | None = None,
-        verify: bool = True,
     ) -> SearchIndex:
         """Builds the index of a corpus, or updates an existing one.
 
@@ -66,55 +132,41 @@ class SearchIndex:
             rebuild: Encode all rows again, and replace an existing index.
             batch_size: Texts per forward pass.
             progress: Called with the number of rows done since its last call; first, those already in the index.
-            verify: Compare the rows of an existing index with their checksums.
 
         Raises:
             InputError: If the existing index was built with a different model or settings, shares no text with the
                 corpus, or is damaged, or if texts, ids or settings are invalid.
         """
-        rebuild, verify = bool(check_switch(rebuild, "rebuild")), bool(check_switch(verify, "verify"))
+        rebuild, more = bool(check_switch(rebuild, "rebuild")), progress or (lambda rows: None)
         corpus = texts if isinstance(texts, Corpus) else Corpus.from_texts(texts)
-        filled = corpus.filled()
-        listed = None if ids is None else _checked_ids(ids, len(corpus))
+        corpus.filled()  # refuses a corpus without text
+        listed = None if ids is None else checked_ids(ids, len(corpus))
         temporary = tempfile.TemporaryDirectory(prefix="cse-search-") if folder is None else None
         path = Path(temporary.name if temporary else folder)  # type: ignore[arg-type]
-
-        def wanted(before: Rows | None) -> Wanted:
-            if before is not None and not np.isin(corpus.hashes()[filled], before.hashes).any():
-                raise InputError(
-                    f"{path}: contains other texts, and none of this corpus; {AGAIN}, or name another folder (-o)"
-                )
-            return corpus, listed
-
-        how: dict[str, Any] = {"passages": passages, "rebuild": rebuild, "verify": verify}
-        with locked(path):
-            rows, changes = write_index(path, encoder, wanted, **how, batch_size=batch_size, progress=progress)
-            index = cls(rows, encoder, verify)
+        if io.holds_files(path) and not (path / ROWS).exists() and not any(path.glob(ENCODED)):
+            raise InputError(f"{path}: holds files that are not part of an index; name a new folder")
+        with io.naming(path):
+            path.mkdir(parents=True, exist_ok=True)
+        with io.locked(path, f"{path}: another process is writing to this index; wait for it"):
+            rows, changes = updated(path, encoder, corpus, listed, passages, rebuild, batch_size, more)
+        index = cls(path, rows, encoder)
         index._temporary, index.changes = temporary, changes
         return index
 
     @classmethod
-    def open(
-        cls,
-        folder: str | PathLike[str],
-        encoder: Encoder | None = None,
-        *,
-        device: str = "auto",
-        verify: bool = True,
-    ) -> SearchIndex:
-        """Opens an index folder.
+    def open(cls, folder: str | PathLike[str], encoder: Encoder | None = None, *, device: str = "auto") -> SearchIndex:
+        """Opens an index folder, and compares the checksum of its rows, which reads the file once.
 
         Args:
             folder: The folder.
             encoder: The encoder with which the index was built; None: the model named in the index is loaded.
             device: Device of the encoder if ``encoder`` is None.
-            verify: Compare the rows with their checksums. This reads the file once.
 
         Raises:
             InputError: If the folder contains no complete index, or one that is damaged or of another model.
         """
         path = Path(folder)
-        rows = opened(path, verify)
+        rows = opened(path)
         if encoder is None:
             from ..encoder.opening import open_encoder
 
@@ -123,104 +175,41 @@ class SearchIndex:
             except (InputError, OSError) as error:
                 raise InputError(f"{path}: {sentence(error)}; the index was built with this model") from None
         check_settings(path, rows.settings, encoder)
-        return cls(rows, encoder, verify)
+        return cls(path, rows, encoder)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("add", "remove", "update"):
+            raise AttributeError(
+                f"{name} was removed; give all texts to SearchIndex.build, which encodes only new ones"
+            )
+        raise AttributeError(f"SearchIndex has no attribute {name!r}")
 
     def __len__(self) -> int:
         """Returns the number of rows, including blank ones."""
-        return len(self._state.rows)
+        return len(self._rows.table)
 
     @property
-    def folder(self) -> Path:
-        """The folder of the index."""
-        return self._state.rows.path.parent
-
-    @property
-    def vectors(self) -> Vectors:
-        """The vectors of all rows that are not blank, or of their passages; see ``rows``."""
-        return self._state.rows.vectors
+    def vectors(self) -> list[Floats]:
+        """The vectors of all rows that are not blank, or of their passages, in arrays ``(n, D)``; see ``rows``."""
+        return self._rows.vectors
 
     @property
     def shape(self) -> tuple[int, int]:
         """Number of vectors and number of dimensions."""
-        return len(self.vectors), self.vectors.width
+        return int(self._starts[-1]), int(self._rows.settings["width"])
 
     @property
-    def rows(self) -> npt.NDArray[np.int64]:
+    def rows(self) -> Numbers:
         """Row number of each vector, ``(vectors,)`` int64, ascending."""
-        return self._state.rows.row_of
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether ids were given for the rows."""
-        return bool(self._state.rows.settings["ids"])
+        return np.repeat(np.arange(len(self)), self._rows.counts)
 
     def texts(self, rows: Iterable[int]) -> list[str]:
         """Returns the texts of some rows."""
-        return self._state.rows.texts(rows)
+        return self._rows.values("text", rows)
 
     def ids(self, rows: Iterable[int]) -> list[str]:
         """Returns the ids of some rows, or the row numbers if the index has no ids."""
-        return self._state.rows.ids(rows)
-
-    def add(self, texts: Iterable[str], *, ids: Sequence[str] | None = None, batch_size: int = 64) -> Changes:
-        """Appends rows, with ids if the index has ids; if the call is interrupted, the index is not changed.
-
-        Raises ``InputError`` for invalid texts or ids, or while another process writes to the index.
-        """
-        added, new = check_texts(texts), None if ids is None else check_ids(ids)
-        return self._change(
-            lambda rows: ([*rows.texts(), *added], None if new is None else [*rows.ids(), *new]), batch_size
-        )
-
-    def update(
-        self,
-        texts: Iterable[str],
-        ids: Sequence[str] | None = None,
-        *,
-        batch_size: int = 64,
-        progress: Progress | None = None,
-    ) -> Changes:
-        """Replaces all rows, with ids if the index has ids; only texts that it does not contain are encoded.
-
-        For ``progress``, see ``build``. Raises ``InputError`` as ``add`` does.
-        """
-        wanted = check_texts(texts), None if ids is None else check_ids(ids)
-        return self._change(lambda rows: wanted, batch_size, progress)
-
-    def remove(self, ids: Iterable[str]) -> Changes:
-        """Removes rows by their ids, or row numbers as text; the following rows get smaller numbers.
-
-        Raises ``InputError`` if an id is not in the index, if no row would remain, or while another process writes to
-        the index.
-        """
-        gone = set(_one_line(ids))
-
-        def wanted(rows: Rows) -> tuple[list[str], list[str] | None]:
-            names = rows.ids()
-            for name in sorted(gone.difference(names)):
-                raise InputError(f"ids: {name!r} is not in {self.folder}; give ids of its rows")
-            kept = [row for row, name in enumerate(names) if name not in gone]
-            return rows.texts(kept), [names[row] for row in kept] if rows.settings["ids"] else None
-
-        return self._change(wanted)
-
-    def _change(
-        self,
-        wanted: Callable[[Rows], tuple[list[str], list[str] | None]],
-        batch_size: int = 64,
-        progress: Progress | None = None,
-    ) -> Changes:
-        """Makes the index contain the texts and ids that ``wanted`` returns for its current rows."""
-
-        def checked(before: Rows | None) -> Wanted:
-            texts, ids = wanted(before or opened(self.folder))
-            return Corpus.from_texts(texts), None if ids is None else _checked_ids(ids, len(texts))
-
-        how: dict[str, Any] = {"verify": self._verify, "batch_size": batch_size, "progress": progress}
-        with locked(self.folder):
-            rows, changes = write_index(self.folder, self.encoder, checked, **how)
-            self._state = Searcher(rows, self.encoder, self._verify)
-        return changes  # type: ignore[return-value]
+        return self._rows.values("id", rows) if self._rows.has_ids else [str(row) for row in rows]
 
     def search(
         self,
@@ -247,11 +236,77 @@ class SearchIndex:
         Raises:
             InputError: For invalid queries or ``k``, or if bm25s is not installed.
         """
-        state, listed = self._state, check_texts(queries, "queries")
-        check_integer(k, "k")
+        asked, k = check_texts(queries, "queries"), min(check_integer(k, "k"), len(self._filled))
         fusion = Fusion.of(hybrid)
-        vectors = self.encoder.encode_query(listed, batch_size=batch_size, progress=progress)
-        return state.search(listed, vectors, int(k), fusion)
+        vectors = self.encoder.encode_query(asked, batch_size=batch_size, progress=progress)
+        numbers = [number for number, text in enumerate(asked) if text.strip()]
+        wanted = scaled(vectors, self._rows.settings)[numbers]
+        hits: list[list[Hit]] = [[] for _ in asked]
+        if fusion is None:
+            for number, query, near in zip(numbers, wanted, self._nearest(wanted, k), strict=True):
+                hits[number] = self._hits(query, near, k)
+        else:
+            words = self._words(fusion)
+            for number, query in zip(numbers, wanted, strict=True):
+                hits[number] = self._pooled(query, words.scores(asked[number]), k, fusion)
+        return hits
+
+    def _nearest(self, queries: Floats, k: int) -> Iterator[Numbers]:
+        """Yields, for each query ``(Q, D)``, rows among which are those with the k largest products, ascending."""
+        # Rows that may have the same score as the k-th one are among them too.
+        errors = (2 * self._error + WIDEST * TIE * self._longest) * np.linalg.norm(queries.astype(np.float64), axis=1)
+        for start in range(0, len(queries), QUERIES):
+            some = queries[start : start + QUERIES]
+            limits = np.full(len(some), -np.inf, dtype=np.float32)
+            best = [(np.empty(0, np.float32), np.empty(0, np.int64))] * len(some)
+            for first, array, starts in self._blocks:
+                for number, products in enumerate(some @ array.T):
+                    scores = largest_of(products, starts)
+                    new = np.flatnonzero(scores >= limits[number])
+                    if not len(new):
+                        continue
+                    values = np.concatenate([best[number][0], scores[new]])
+                    rows = np.concatenate([best[number][1], first + new])
+                    if len(values) >= k:
+                        # Each product, also the k-th largest one, has an error of at most half of ``errors``.
+                        limit = np.float32(np.partition(values, -k)[-k] - errors[start + number])
+                        limits[number] = np.nextafter(limit, np.float32(-np.inf))
+                        kept = values >= limits[number]
+                        values, rows = values[kept], rows[kept]
+                    best[number] = values, rows
+            yield from (rows for _, rows in best)
+
+    def _pooled(self, query: Floats, words: Floats, k: int, fusion: Fusion) -> list[Hit]:
+        """Returns the k rows with the best pooled scores, given the BM25 scores of all rows, blank ones too."""
+        parts = [largest_of(array @ query, starts) for _, array, starts in self._blocks]
+        dense = np.concatenate(parts, dtype=np.float64)
+        words = words if len(words) == len(dense) else words[self._filled]
+        size = self._longest * float(np.linalg.norm(query))
+        pool = Pool(dense, words.astype(np.float64), self._weight(fusion), size)
+        scores = pool(dense)
+        least = np.partition(scores, len(scores) - k)[len(scores) - k]
+        error = 2 * self._error * float(np.linalg.norm(query))
+        return self._hits(query, np.flatnonzero(scores >= pool.lowered(least, error)), k, pool)
+
+    def _hits(self, query: Floats, near: Numbers, k: int, pool: Pool | None = None) -> list[Hit]:
+        """Returns the k best of some rows, by the exact products of a query with their vectors."""
+        counts = self._starts[near + 1] - self._starts[near]
+        places, wide = ranges(self._starts[near], counts), query.astype(np.float64)
+        products, norms = np.empty(len(places)), np.empty(len(places))
+        for start in range(0, len(places), PAIRS):
+            part = slice(start, start + PAIRS)
+            # Not a matrix product, which can differ in the last bits for equal vectors.
+            vectors = taken(self._rows.vectors, places[part]).astype(np.float64)
+            products[part] = np.einsum("ij,j->i", vectors, wide)
+            norms[part] = np.linalg.norm(vectors, axis=1)
+        sizes = norms * np.linalg.norm(wide)
+        products = comparable(products, sizes)
+        best = np.lexsort((-products, np.repeat(near, counts)))[np.cumsum(counts) - counts]  # of each row
+        scores = products[best] if pool is None else comparable(pool.scores(products[best], near), pool.sizes)
+        order = np.lexsort((near, -scores))[:k]
+        rows, spans = self._filled[near[order]].tolist(), self._rows.spans[places[best[order]]].tolist()
+        found = zip(rows, self.ids(rows), scores[order].tolist(), self.texts(rows), spans, strict=True)
+        return [Hit(row, name, score, text[start:end]) for row, name, score, text, (start, end) in found]
 
     def prepare(self, hybrid: bool | Fusion, progress: Progress | None = None) -> None:
         """Builds the BM25 index that ``search`` needs with this argument ``hybrid``, if it is missing.
@@ -259,35 +314,79 @@ class SearchIndex:
         ``progress`` is called with the number of rows read since its last call.
         """
         if (fusion := Fusion.of(hybrid)) is not None:
-            self._state.bm25(fusion, progress)
+            self._words(fusion, progress)
+
+    def _words(self, fusion: Fusion, progress: Progress | None = None) -> Bm25:
+        """Returns the BM25 index of the texts, which is built if it is missing."""
+        terms = self._terms(fusion)
+        place = self.folder / f"bm25-{self._rows.generation}-{terms.name}"
+        with self._lock:
+            if place.name not in self._bm25:
+                if place.exists():
+                    index = Bm25.open(place, terms)
+                else:
+                    chunks = self._rows.table.column("text").chunks
+                    index = Bm25.build((text for chunk in chunks for text in chunk.to_pylist()), progress, terms)
+                    with suppress(OSError):  # the folder cannot be changed
+                        if (self.folder / ROWS).exists():  # it was not removed
+                            index.save(place)
+                self._bm25[place.name] = index
+            return self._bm25[place.name]
+
+    def _terms(self, fusion: Fusion) -> Terms:
+        """Returns how BM25 splits the texts: what ``fusion`` says, with what is ``auto`` found from the texts."""
+        if fusion not in self._terms_of:
+            terms = terms_for(self._sample, fusion.language, fusion.stop_words, fusion.bm25_tokenizer)
+            if terms.tokenizer == "wordpieces":
+                pieces = Pieces.of(self.encoder.tokenizer, self.encoder.given[0])
+                terms = replace(terms, language="none", pieces=pieces)
+            self._terms_of[fusion] = terms
+        return self._terms_of[fusion]
+
+    def _weight(self, fusion: Fusion) -> float:
+        if fusion.bm25_weight is not None:
+            return fusion.bm25_weight
+        if not self._readability.good or self._read[0] < LEAST_READ:
+            return UNREADABLE
+        return CODE if self._terms(fusion).tokenizer == "code" else READABLE
+
+    @cached_property
+    def _sample(self) -> list[str]:
+        """The texts of at most ``SAMPLE`` rows, evenly spread."""
+        return self.texts(range(0, len(self), max(1, len(self) // SAMPLE))[:SAMPLE])
+
+    @cached_property
+    def _readability(self) -> Readability:
+        """How the tokenizer of the model cuts the words of the texts."""
+        return readability(self.encoder.tokenizer, self._sample)
+
+    @cached_property
+    def _read(self) -> tuple[float, int]:
+        """Mean share of a text that the model reads at once, and the most tokens of a text; see ``share_read``."""
+        return share_read(self.encoder, self._sample[:: max(1, len(self._sample) // LONG_SAMPLE)])
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the model does not read of the texts, and a similarity that is not used, in sentences."""
+        name, (_, similarity) = str(self.encoder.given[0]), compared_by(self.encoder)
+        warnings = [self._readability.warning(name), similarity and f"{name}: {similarity}"]
+        share, tokens = self._read
+        if share < LEAST_READ and self._rows.settings["passages"] is None:
+            warnings.append(
+                f"the model reads only the first {tokens} tokens of a row, on average {share:.0%} of it; to search "
+                f"all of it, build the index with --passages {max(8, (tokens + 2) // 4)}, or max for fewer vectors"
+            )
+        return list(filter(None, warnings))
 
     @property
     def notes(self) -> list[str]:
         """What ``search(hybrid=True)`` found out about the texts, in sentences: the language, and warnings."""
-        terms = self._state.terms(Fusion())
+        terms = self._terms(Fusion())
         code = ", and look like code" if terms.tokenizer == "code" else ""
         language = "of no known language" if terms.language == "none" else f"in {terms.language.capitalize()}"
         return [f"the texts are {language}{code}; --language and --bm25-tokenizer change it", *self.warnings]
 
-    @property
-    def warnings(self) -> list[str]:
-        """What the model does not read of the texts, in sentences."""
-        return self._state.warnings
 
-
-def _one_line(ids: Iterable[str]) -> list[str]:
-    """Returns ids as they are stored: a line break becomes a space, as in the texts."""
-    return [name.replace("\n", " ").encode("utf8", "replace").decode() for name in check_ids(ids)]
-
-
-def _checked_ids(ids: Iterable[str], rows: int) -> list[str]:
-    """Returns the ids of rows; raises ``InputError`` unless there is one for each, and no id occurs twice."""
-    listed = _one_line(ids)
-    if len(listed) != rows:
-        raise InputError(f"ids: {len(listed):,} were given for {rows:,} rows; each row needs one")
-    if blank := next((number for number, name in enumerate(listed, 1) if not name.strip()), 0):
-        raise InputError(f"ids: row {blank:,} has no id; each row needs one")
-    if len(set(listed)) < rows:
-        ((twice, _),) = Counter(listed).most_common(1)
-        raise InputError(f"ids: {shortened(repr(twice))} is the id of several rows; make the ids unique")
-    return listed
+def largest_of(products: Floats, starts: Numbers | None) -> Floats:
+    """Returns the largest product of each row, given the position of its first one; None: there is one of each row."""
+    return products if starts is None else np.maximum.reduceat(products, starts)

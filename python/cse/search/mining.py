@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..rng import Draws
 from .fusion import Fusion
 from .index import SearchIndex
-from .vectors import Numbers
+from .rows import Numbers
 
 # Number of queries that are searched for at a time.
 BLOCK = 256

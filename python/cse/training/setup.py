@@ -102,7 +102,7 @@ def prepare(
     judge = Judge.of(evaluated, opened)
     labelled = [each for each in judge.evaluations if isinstance(each, Labels)]
     examples = make_examples(rows, methods, final.positive, final.seed)
-    text, warnings = examine(rows, negatives, tokenizer, final.max_length, built.encoder.max_length, final.model)
+    text, warnings = examine(rows, negatives, tokenizer, final.max_length, built.encoder.max_seq_length, final.model)
     warnings += [opened.unjudged] if opened.unjudged else []
     if folder is None:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in built.terms.values() if term.warning]
@@ -156,11 +156,11 @@ def build_modules(final: ResolvedConfig, source: Source, context: Context, rows:
     torch.manual_seed(final.seed)  # for the initial weights of new modules and, in training, for dropout
     loaded = load_encoder(source, final.pooler, keep_head=final.keep_head, eval_pooler=final.eval_pooler)
     trained = context.encoder = loaded.to(context.device)
-    if final.max_length > trained.max_length:
+    if final.max_length > trained.max_seq_length:
         raise InputError(
-            f"--max-length: {final.max_length} is more than the {trained.max_length} tokens of the model; lower it"
+            f"--max-length: {final.max_length} is more than the {trained.max_seq_length} tokens of the model; lower it"
         )
-    prompted = prompts.training_prompts(trained.evaluated, final.prompt, bool(final.pairs))
+    prompted = prompts.training_prompts(trained, final.prompt, bool(final.pairs))
     hooks = {"anchor": final.anchor_hook, "positive": final.positive_hook}
     dropout = {"anchor": final.anchor_dropout, "positive": final.positive_dropout}
 
@@ -304,7 +304,8 @@ def second_encoder(config: ResolvedConfig, context: Context) -> SentenceEncoder 
             f"--positive-encoder {name}: its embeddings have {second.embedding_dim} dimensions, and those of "
             f"{first.source.name} have {first.embedding_dim}; name a model with embeddings of the same size"
         )
-    return second.to(context.device)
+    second.to(context.device)
+    return second
 
 
 def check_used(
@@ -327,5 +328,5 @@ def check_used(
                 f"such as --una, or omit {flag}"
             )
     if settings.get("keep_head") and modules.encoder.head is None:
-        pooler = modules.encoder.pooler
+        pooler = modules.encoder.training_pooler
         raise InputError(f"--keep-head: --pooler {pooler} has no MLP head to keep; use --pooler cls")

@@ -22,8 +22,7 @@ from ..options import AsJson, Encoding, IdColumn, IndexFolder, Passages, Ranking
 
 if TYPE_CHECKING:
     from ...search.fusion import Fusion
-    from ...search.index import SearchIndex
-    from ...search.searching import Hit
+    from ...search.index import Hit, SearchIndex
 
 
 @command("search")
@@ -35,7 +34,6 @@ def search_command(
     id_column: Annotated[IdColumn, Opt(needs="corpus")] = None,
     passages: Annotated[Passages, Opt(needs="corpus")] = None,
     rebuild: Annotated[bool, Opt("Encode all rows again.", needs="corpus")] = False,
-    verify: Annotated[bool, Opt("Compare the rows of the index with their checksums.")] = True,
     queries: Annotated[
         tuple[str, ...], Heading("Queries"), Opt("A query; may be repeated.", "TEXT", flag="--query")
     ] = (),
@@ -73,11 +71,11 @@ def search_command(
         raise error if model == given else InputError(f"{output}: was built with {model} ({sentence(error)})") from None
     started = time.perf_counter()
     if corpus:
-        index = encoding.index(encoder, corpus, output, **kept, rebuild=rebuild, verify=verify)
+        index = encoding.index(encoder, corpus, output, **kept, rebuild=rebuild)
     else:
         from ...search.index import SearchIndex
 
-        index = SearchIndex.open(output, encoder, verify=verify)
+        index = SearchIndex.open(output, encoder)
     opened = time.perf_counter() - started
     printing.say(f"{output}: {len(index):,} rows, {index.shape[0]:,} vectors of {index.shape[1]} dimensions")
     prepare(index, fusion)
@@ -115,11 +113,11 @@ def search_command(
 
 
 def model_of(model: str | None, output: str, encoding: Encoding) -> tuple[str, str, Encoding]:
-    from ...search.rows import built_with, opened
+    from ...search.rows import ROWS, opened
 
-    settings = opened(Path(output), verify=False).arguments if model is None else built_with(Path(model))
-    if settings is None:
-        return str(model), output, encoding
+    if model is not None and not (Path(model) / ROWS).exists():
+        return model, output, encoding
+    settings = opened(Path(output if model is None else model), check=False).arguments
     if model is not None:
         if "output" in given_options() and Path(output) != Path(model):
             raise InputError(f"-o {output}: {model} is an index too; leave out one of them, or name a model")

@@ -23,7 +23,7 @@ from ..command import Heading, click_option, command
 from ..options import AsJson
 
 if TYPE_CHECKING:
-    from ...search.searching import Hit
+    from ...search.index import Hit
     from ...training.loop import RunResult
     from ...training.run import Run
     from ...training.settings.config import TrainConfig

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from ...augment.base import View
-from ...encoder.acceleration import CastTogether, can_pack, mask_always, transformers_in, use_fast_dropout
 from ...encoder.device import compile_backbone
+from ...encoder.fast.attention import mask_always, transformers_in
+from ...encoder.fast.casts import CastTogether
+from ...encoder.fast.dropout import use_fast_dropout
+from ...encoder.fast.packing import can_pack
 from ...encoder.trained import SentenceEncoder
 from .state import Modules
 

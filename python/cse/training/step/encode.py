@@ -20,8 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ... import rng
 from ...augment.base import View
-from ...encoder.acceleration import GROUP, by_length, one_lookup
 from ...encoder.device import autocast, copied_to, on_device
+from ...encoder.fast.lengths import GROUP, by_length, one_lookup
 from ...encoder.trained import SentenceEncoder
 from ...hooks.base import hooked
 from ...views import RowStep, Views, entry_keys
@@ -131,19 +131,21 @@ class Forward:
 
     def run(
         self,
-        encoder: Callable[[dict[str, Tensor]], Tensor],
+        embed: Callable[[dict[str, Tensor]], Tensor],
         tokens: Mapping[str, Tensor],
         times: int = 1,
         whole_rows: bool = False,
     ) -> Tensor:
         """Returns the embeddings ``(times * n, D)`` of n rows in float32 (float64 for a float64 encoder).
 
+        ``embed`` is the method of an encoder, which returns embeddings ``(n, D)`` of tokens ``(n, T)``.
+
         The activations of chunks are recomputed in the backward pass, with the same random numbers.
         """
 
         def in_precision(inputs: dict[str, Tensor]) -> Tensor:
             with self.autocast():
-                z = encoder(inputs)
+                z = embed(inputs)
             return z if z.dtype == torch.float64 else z.float()
 
         inputs = {key: value.repeat(times, 1) for key, value in tokens.items()}
@@ -159,7 +161,8 @@ class Forward:
 def nothing(encoder: SentenceEncoder, width: int | None = None) -> Tensor:
     """Returns empty embeddings ``(0, width)`` in the autograd graph; default width: the encoder's embedding size."""
     trained = next((p for p in encoder.parameters() if p.requires_grad), next(encoder.parameters()))
-    return trained.flatten()[:0].reshape(0, width or encoder.embedding_dim)
+    z: Tensor = trained.flatten()[:0].reshape(0, width or encoder.embedding_dim)
+    return z
 
 
 def encode_views(state: TrainState, inputs: Inputs, forward: Forward) -> dict[str, Tensor]:
@@ -253,7 +256,7 @@ def encoder_of(
 ) -> tuple[Callable[[dict[str, Tensor]], Tensor], Mapping[str, Tensor]]:
     """Returns the function that encodes the rows of a view, and its inputs; ``step`` takes the positions of rows."""
     if view.hook is None:
-        return encoder if view.dropout is None else partial(with_dropout, encoder, view.dropout), tokens
+        return encoder.embed if view.dropout is None else partial(with_dropout, encoder, view.dropout), tokens
     hook = state.hooks[view.hook]
 
     def with_hook(inputs: dict[str, Tensor]) -> Tensor:
@@ -264,7 +267,7 @@ def encoder_of(
                 uniform = facts.uniform
                 facts = replace(facts, draws=view.draws, uniform=lambda name, count: uniform(view.draws + name, count))
             inputs = hook.tokens(inputs, facts)
-            z: Tensor = encoder(inputs, hooked(hook, encoder.backbone, inputs, facts))
+            z: Tensor = encoder.embed(inputs, hooked(hook, encoder.backbone, inputs, facts))
             return z
 
     ids = tokens["input_ids"]
@@ -287,7 +290,7 @@ def dropout_of(backbone: nn.Module, probability: float | None) -> Iterator[None]
 def with_dropout(model: Any, probability: float, tokens: dict[str, Tensor]) -> Tensor:
     """Encodes tokens with the given dropout probability in the transformer of ``model``, its ``backbone``."""
     with dropout_of(model.backbone, probability):
-        z: Tensor = model(tokens)
+        z: Tensor = model.embed(tokens)
     return z
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -144,7 +144,7 @@ def batch_step(state: TrainState, inputs: Inputs, forward: Forward, world: World
     rates = {view.name: view.dropout for block in batch.blocks.values() for view in block.views}
     known: dict[tuple[str, Frozen | WithoutDropout], Tensor] = {}
 
-    def further_pass(name: str, encoder: Callable[[dict[str, Tensor]], Tensor] | None = None) -> Tensor:
+    def further_pass(name: str, encoder: Any = None) -> Tensor:
         block = block_of.get(name, name)
         if not isinstance(encoder, (Frozen, WithoutDropout)):
             return embeddings(block, state.encoder if encoder is None else encoder, rates.get(name))
@@ -152,10 +152,10 @@ def batch_step(state: TrainState, inputs: Inputs, forward: Forward, world: World
             known[block, encoder] = embeddings(block, encoder)
         return known[block, encoder]
 
-    def embeddings(block: str, model: Callable[[dict[str, Tensor]], Tensor], dropout: float | None = None) -> Tensor:
+    def embeddings(block: str, model: Any, dropout: float | None = None) -> Tensor:
         if block in tokens:
             packs = getattr(model, "packs", False)
-            run = model if dropout is None else partial(with_dropout, model, dropout)
+            run = model.embed if dropout is None else partial(with_dropout, model, dropout)
             return world.gather(forward.run(run, tokens[block], whole_rows=packs), len(batch.rows))
         width = getattr(getattr(model, "model", model), "embedding_dim", None)  # a Frozen wraps the model
         return world.gather(nothing(state.encoder, width), len(batch.rows))
