@@ -81,7 +81,7 @@ def best(scores: npt.NDArray[np.floating], k: int, sizes: Sizes = 1.0) -> npt.ND
     near = at_least(scores, least, WIDEST * sizes.max(-1, keepdims=True))
     width = int(near.sum(-1).max())
     places = np.sort(np.argpartition(-scores, width - 1, axis=-1)[..., :width], axis=-1)
-    merged = comparable(*(np.take_along_axis(each, places, -1) for each in (scores, sizes)))
+    merged = comparable(np.take_along_axis(scores, places, -1), np.take_along_axis(sizes, places, -1))
     order = np.argsort(-merged, axis=-1, kind="stable")[..., :k]
     found: npt.NDArray[np.int64] = np.take_along_axis(places, order, -1)
     return found
