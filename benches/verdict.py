@@ -88,8 +88,7 @@ def judged(before: Vectors, after: Vectors, labels: npt.NDArray[np.int64], rows:
     """Returns the verdict from some rows; as in training, classes of fewer than ten of them are left out."""
     rows = rows[np.bincount(labels[rows])[labels[rows]] >= FEWEST]
     _, classes = np.unique(labels[rows], return_inverse=True)
-    none = before[:0], classes[:0]  # the labels are predicted from the other folds
-    first, second = (samples_of("label", vectors[rows], classes, none) for vectors in (before, after))
+    first, second = (samples_of("label", vectors[rows], classes) for vectors in (before, after))
     return judge(first, second)
 
 

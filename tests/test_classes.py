@@ -114,8 +114,7 @@ def encoders(count=700):
 
 def test_an_encoder_is_not_better_because_it_always_finds_the_frequent_label():
     labels, some, flat = encoders()
-    none = flat[:0], labels[:0]
-    knows, constant = samples_of("kind", some, labels, none), samples_of("kind", flat, labels, none)
+    knows, constant = (samples_of("kind", vectors, labels) for vectors in (some, flat))
     found = verdict.judge(knows, constant)
     assert found.word == "worse"
     assert [abs(record["b"] - 50) < 5 for record in found.measures] == [True, True]
@@ -177,9 +176,9 @@ def test_equal_vectors_are_refused_by_eval_and_compare_and_a_run_says_worse(tabl
 
     judged = Judge.verdict
 
-    def flattened(judge, selector, best):
+    def flattened(judge, selector, best, *others):
         monkeypatch.setattr(best, "encode", lambda texts, **_: np.ones((len(texts), 8), dtype=np.float32))
-        return judged(judge, selector, best)
+        return judged(judge, selector, best, *others)
 
     monkeypatch.setattr(Judge, "verdict", flattened)
     config = run_config.replace(corpus=table, column="text", labels="kind", tfidf=None, max_steps=2, pooler="avg")

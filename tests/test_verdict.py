@@ -2,19 +2,30 @@
 
 import csv
 import json
+import math
 
 import numpy as np
 import pytest
 import torch
 
-from cse import InputError, train
+from cse import Callback, InputError, train
 from cse.data import readers
 from cse.data.classes import likely_labels, read_classes
 from cse.data.corpus import Corpus
 from cse.evaluation import verdict
 from cse.evaluation.base import Pairs, Sample
 from cse.evaluation.geometry import PairSearch, unit
-from cse.evaluation.labels import LabelledTexts, Labels, choose_labelled, classified, logistic, neighbours
+from cse.evaluation.labels import (
+    LabelledTexts,
+    Labels,
+    choose_folds,
+    choose_labelled,
+    classified,
+    logistic,
+    neighbours,
+    visible,
+)
+from cse.evaluation.significance import scores_of
 from cse.training.selection import halve
 from cse.training.setup import prepare
 from runs import weights
@@ -91,14 +102,15 @@ def test_scores_beside_those_of_the_encoder_need_no_encoder(sample_rows):
     ]
     labels = np.array([0, 1, 1] * 30)
     judged = Labels(None, LabelledTexts("kind", texts[:30], labels[:30], texts[30:], labels[30:]))
-    assert judged.beside["kind by most frequent label"] == 50  # it finds all rows of one label, none of the other
-    assert judged.beside["kind by TF-IDF and logistic regression"] > 80  # the first word tells the label
+    found = scores_of(judged.beside)
+    assert found["kind by most frequent label"] == 50  # it finds all rows of one label, none of the other
+    assert found["kind by TF-IDF and logistic regression"] > 80  # the first word tells the label
 
 
 @pytest.mark.parametrize("count", [40, 400, 1500])
 def test_the_visible_difference_is_the_smallest_that_the_verdict_shows(count):
     labels = np.arange(count) % 2
-    smallest = Labels(None, LabelledTexts("kind", ["text"] * count, labels)).visible()
+    smallest = visible(labels)
     changed = np.random.default_rng(0).permutation(count)[: count // 10]
     shown = []
     for up in range(len(changed) // 2, len(changed) + 1):
@@ -169,7 +181,7 @@ def test_columns_that_look_like_labels_are_named(base, labelled, tmp_path, sampl
     assert "kind (2 values) may be a column of labels: --labels COLUMN" in run.facts["labels"]
     assert "--labels kind" in run.judge.advice
     judged = prepare(base.replace(corpus=path, column="text", labels="kind", name="other"))
-    assert "60 rows judge; if one in ten of them changes" in judged.facts["labels"]
+    assert "60 rows judge: if one in ten of them changes" in judged.facts["labels"]
     lines = prepare(base.replace(corpus=path, column="text", labels="id", name="ids")).judge
     assert "--labels" not in lines.advice  # which was given
 
@@ -376,13 +388,161 @@ def test_a_run_ends_even_if_its_encoder_cannot_be_judged(base, labelled, monkeyp
     def encode(texts, **settings):
         check_finite(np.full((len(texts), 8), np.nan), texts, "best")
 
-    def judged(judge, selector, best):
+    def judged(judge, selector, best, by_fold):
         """Fails for best/ at the end, as for embeddings that are not finite."""
         monkeypatch.setattr(best, "encode", encode)
-        return verdict(judge, selector, best)
+        return verdict(judge, selector, best, by_fold)
 
     monkeypatch.setattr(Judge, "verdict", judged)
     result = train(base.replace(corpus=labelled, column="text", labels="label"))
     assert result.verdict["word"] == "not judged"
     assert "NaN or infinity" in result.verdict["why"]
     assert (result.folder / "result.json").exists()
+
+
+def learning(base, table, **changes):
+    """The configuration of a run that learns from labels, without the guard."""
+    return base.replace(corpus=table, column="text", labels="label", learn=True, lr_scheduler="constant", **changes)
+
+
+@pytest.fixture
+def few(tmp_path, sample_rows):
+    """A table of 60 sentences with labels."""
+    return write_table(tmp_path / "few.csv", [(text, "ab"[len(text) % 2]) for text in sample_rows[:60]])
+
+
+def test_folds_have_each_labelled_text_once_and_equally_many_of_each_label(tmp_path, sample_rows):
+    rows = [(text, "abc"[n % 3]) for n, text in enumerate(sample_rows[:60])]
+    rows += [(sample_rows[0], "a"), (sample_rows[90], "rare"), (sample_rows[91], "")]
+    corpus = Corpus.read(readers.resolve(write_table(tmp_path / "rows.csv", rows), "text"))
+    classes = read_classes(corpus, "label", "--labels label")
+    folds, why = choose_folds(corpus, classes, None)
+    assert why == ""
+    assert len(folds) == 5
+    assert sorted(text for fold in folds for text in fold.texts.texts) == sorted(sample_rows[:60])
+    assert sorted(row for fold in folds for row in fold.rows) == list(range(61))  # with the text that is repeated
+    for fold in folds:
+        assert np.bincount(fold.texts.labels).tolist() == [4, 4, 4]
+        assert {*fold.texts.texts, *fold.texts.others} == {*sample_rows[:60], sample_rows[90]}
+        assert not {*fold.texts.texts} & {*fold.texts.others}
+        assert {*corpus.take(fold.rows)} == {*fold.texts.texts}
+    assert choose_folds(corpus, classes, 0) == ([], "")
+    assert choose_folds(corpus, classes, 25)[1].endswith("fewer than two labels have 25 of the 61 texts")
+
+
+def test_a_run_that_learns_from_few_labels_is_judged_by_encoders_that_did_not_see_the_fold(
+    base, few, sample_rows, monkeypatch
+):
+    from cse.training import folds, loop
+
+    trained = []
+
+    def prepared(*arguments):
+        run = prepare(*arguments)
+        trained.append((run.folder.name, run.batches.corpus.take(run.batches.rows)))
+        return run
+
+    monkeypatch.setattr(loop, "prepare", prepared)
+    monkeypatch.setattr("cse.training.selection.MOST_LOST", 1e9)
+    result = train(learning(base, few, max_steps=2, batch_size=4, folds=3, name="run"))
+    names, texts = zip(*trained, strict=True)
+    assert names == ("run", "1", "2", "3")
+    assert {*texts[0]} == {*sample_rows[:60]}
+    left_out = [{*sample_rows[:60]} - {*each} for each in texts[1:]]
+    assert sorted(map(len, left_out)) == [20, 20, 20]
+    assert set.union(*left_out) == {*sample_rows[:60]}
+    near, by_line = result.verdict["measures"]
+    assert near["examples"] == by_line["examples"] == 60
+    assert "judged: 3 encoders trained on 2/3 of the labels; saved: one trained on all" in result.verdict["notes"]
+    assert not (result.folder / folds.FOLDS).exists()
+
+
+def test_a_stopped_run_resumes_at_its_fold_with_the_same_verdict(base, few, monkeypatch):
+    from cse.training import folds
+
+    monkeypatch.setattr("cse.training.selection.MOST_LOST", 1e9)
+    config = learning(base, few, max_steps=2, batch_size=4, folds=3)
+    whole = train(config.replace(name="whole"))
+    begun = []
+
+    class Stop(Callback):
+        def on_status(self, text):
+            if "that judge" in text:
+                begun.append(text)
+                if len(begun) == 3:
+                    raise MemoryError("a crash")
+
+    with pytest.raises(MemoryError):
+        train(config.replace(name="cut"), Stop())
+    folder = whole.folder.with_name("cut")
+    assert sorted(path.name for path in (folder / folds.FOLDS).iterdir()) == ["1.json", "2.json"]
+    assert train(config.replace(name="cut"), Stop(), resume=folder).verdict == whole.verdict
+    assert len(begun) == 4
+
+
+def test_two_runs_are_compared_by_what_judged_them_without_rows_that_either_was_trained_on(
+    base, labelled, few, sample_rows, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cse.training.selection.MOST_LOST", 1e9)
+    config = base.replace(corpus=labelled, column="text", labels="label", output="runs", max_steps=2)
+    one, other = train(config.replace(name="one")), train(config.replace(name="other", seed=1, lr=1e-2))
+    (found,) = [json.loads(command("compare", "runs/one", "runs/other", "--json").stdout)["verdict"]]
+    for run, side in ((one, "a"), (other, "b")):
+        stored = run.verdict["measures"]
+        assert [record[side] for record in found["measures"]] == [record["b"] for record in stored]
+    held = prepare(config.replace(name="third")).judge.evaluations[0].texts.texts
+    both = write_table(tmp_path / "both.csv", [(text, "x") for text in [*held[:30], *sample_rows[500:560]]])
+    train(base.replace(corpus=both, column="text", output="runs", name="seen", max_steps=2))
+    seen = json.loads(command("compare", "runs/one", "runs/seen", "--json").stdout)["verdict"]
+    kept = seen["measures"][0]["examples"]
+    assert len(held) - 30 <= kept < len(held)
+    assert f"{len(held) - kept} examples do not judge, because runs/seen was trained on them" in " ".join(seen["notes"])
+    train(base.replace(corpus=short_of(tmp_path, sample_rows), output="runs", name="plain", max_steps=1))
+    fault = command("compare", "runs/plain", "runs/plain").exception
+    assert "nothing judged these runs" in str(fault)
+    train(learning(base, few, max_steps=2, batch_size=4, folds=3, output="runs", name="taught"))
+    data = ["--data", few, "--column", "text", "--labels", "label"]
+    assert "was trained on these labels" in str(command("compare", "runs/one", "runs/taught", *data).exception)
+
+
+def short_of(folder, rows):
+    (folder / "plain.txt").write_text("\n".join(rows[600:700]) + "\n", encoding="utf8")
+    return folder / "plain.txt"
+
+
+def test_labels_in_memory_judge_as_a_column_does(base, labelled, sample_rows):
+    rows = sample_rows[:400]
+    labels = [None if n == 3 else math.nan if n == 4 else len(text) > 110 for n, text in enumerate(rows)]
+    table = write_table(
+        labelled.with_name("same.csv"),
+        list(zip(rows, ["" if n in (3, 4) else each for n, each in enumerate(labels)], strict=True)),
+    )
+    config = base.replace(max_steps=2)
+    one = train(config.replace(name="one"), texts=rows, labels=labels)
+    other = train(config.replace(name="other", corpus=table, column="text", labels="label"))
+    assert [each["b"] for each in one.verdict["measures"]] == [each["b"] for each in other.verdict["measures"]]
+    assert one.verdict["measures"][0]["task"] == "labels of 10 nearest neighbours"
+    for arguments, message in (
+        ({"labels": labels}, "labels: must be given with texts"),
+        ({"texts": rows, "labels": labels[1:]}, "there must be one for each of the 400 texts, got 399"),
+    ):
+        with pytest.raises(InputError, match=message):
+            train(config, **arguments)
+    with pytest.raises(InputError, match=r"pass labels=\[\.\.\.\] beside texts"):
+        train(config.replace(labels="label"), texts=rows)
+
+
+def test_a_column_of_scores_is_that_of_one_judge(base, labelled, short_corpus, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = base.replace(output="runs", max_steps=1)
+    first = train(config.replace(corpus=labelled, column="text", labels="label", name="first"))
+    train(config.replace(corpus=labelled, column="text", labels="label", name="second", seed=1))
+    train(config.replace(corpus=short_corpus, name="third"))
+    lines = command("runs", "runs").stdout.splitlines()
+    row = {name: next(line for line in lines if name in line) for name in ("first", "second", "third")}
+    assert sum("label of 10" in line for line in lines) == 1
+    assert f"{first.verdict['measures'][0]['b']:.2f}" in row["first"]
+    for name, places in (("first", [False, True]), ("second", [False, True]), ("third", [True, False])):
+        scores = [cell.strip() for cell in row[name].split("│")[3:-2]]
+        assert [cell == "-" for cell in scores] == places

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .data.classes import Classes
 from .data.corpus import Corpus
 from .data.pairs import LabelledPairs
 from .errors import InputError, first_line
@@ -40,6 +41,8 @@ class Context:
     """Name or folder of the model that is trained."""
     rows: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """``(n,)`` numbers of the corpus rows to train on."""
+    classes: Classes | None = None
+    """The classes of the rows that teach; None if the run does not learn from labels."""
     device: str = "cpu"
     encoder: SentenceEncoder | None = None
     """The encoder to train; None for text methods (edits, pairings), which are constructed before it is loaded."""

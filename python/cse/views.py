@@ -52,15 +52,18 @@ def roles_by_name(names: Iterable[str]) -> dict[str, Role]:
 
 
 def entry_keys(
-    keys: Mapping[str, Tensor], roles: Mapping[str, Role], sentences: Tensor | None = None
+    keys: Mapping[str, Tensor], roles: Mapping[str, Role], of_rows: Iterable[Tensor] = ()
 ) -> dict[str, Tensor]:
-    """Returns ``Views.keys``: an anchor and its positive have the keys of both, and a negative has its own."""
+    """Returns ``Views.keys``: an anchor and its positive have the keys of both, and a negative has its own.
+
+    The first pair has the keys ``of_rows`` besides: ``(B,)`` each, of the sentence and of its label.
+    """
     pairs = zip(*([name for name in keys if roles[name] == role] for role in ("anchor", "positive")), strict=True)
     result = {name: key[:, None] for name, key in keys.items() if roles[name] == "negative"}
     for pair in pairs:
         both = list({id(key): key for key in (keys[name] for name in pair)}.values())  # one if a block has both views
-        if sentences is not None and pair[0] == "anchor":
-            both.append(sentences)
+        if pair[0] == "anchor":
+            both += of_rows
         result |= dict.fromkeys(pair, torch.stack(both, dim=1))
     return result
 

@@ -12,10 +12,13 @@ from ..registry import Registry
 if TYPE_CHECKING:
     from .base import TextMethod
 
-__all__ = ["AUGMENTATIONS", "PAIRS_POSITIVE"]
+__all__ = ["AUGMENTATIONS", "LABELS_POSITIVE", "PAIRS_POSITIVE"]
 
 PAIRS_POSITIVE = "labelled"
 """The default of ``--positive`` in a run with ``--pairs``."""
+
+LABELS_POSITIVE = "same-label"
+"""The method that ``--learn`` adds: positives of rows with a label; the others have those of ``--positive``."""
 
 AUGMENTATIONS: Registry[type[TextMethod]] = Registry(
     "augmentation",
@@ -25,6 +28,7 @@ AUGMENTATIONS: Registry[type[TextMethod]] = Registry(
         "halves": "cse.augment.pairings:Halves",
         "labelled": "cse.augment.pairings:Labelled",
         "parallel": "cse.augment.pairings:Parallel",
+        "same-label": "cse.augment.same_label:SameLabel",
         "spans": "cse.augment.pairings:Spans",
         "uda": "cse.augment.una:UDA",
         "una": "cse.augment.una:UNA",

@@ -106,6 +106,8 @@ class TextMethod(WithOptions, ABC):
     expensive: ClassVar[bool] = False
     """Whether the texts are slow to make. If so, each process makes texts only for the rows that it encodes, and the
     checks before training use only a few rows."""
+    warning: str = ""
+    """A warning that is shown before training; set by the constructor."""
 
     def __init__(self, options: Any, context: Context) -> None:
         self.options = options
@@ -118,6 +120,10 @@ class TextMethod(WithOptions, ABC):
     def makes_pairs(cls, options: Any) -> bool:
         """Returns whether negatives made by this method also form pairs; see ``Edit.makes_pairs``."""
         return False
+
+    def rows_of_epoch(self, rows: Rows, draws: Draws) -> Rows:
+        """Returns those of the rows to train on that an epoch contains, the same number in each epoch. Default: all."""
+        return rows
 
     @abstractmethod
     def examples(self, texts: Sequence[str], rows: Rows, draws: Draws) -> list[Example]:
@@ -228,6 +234,9 @@ class Paired:
     """Input columns from which the anchors, positives and negatives are taken unchanged; see ``Block.column``."""
     more_negatives: Sequence[list[str]] = ()
     """Further hard negatives of each row, if it has several; their input columns follow that of ``negatives``."""
+    labels: npt.NDArray[np.int64] | None = None
+    """``(n,)`` classes of the rows, negative for a row without one. Rows of the same class are not negatives of each
+    other. None: no row has a class."""
     shared: bool = False
     """If ``positives`` is None: whether an anchor and its positive are encoded under the same dropout mask."""
 

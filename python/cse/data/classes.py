@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -48,6 +48,12 @@ class Classes:
     names: list[str]
     of_rows: npt.NDArray[np.int64]
     """``(N,)`` position in ``names`` of the label of each row; -1: none."""
+
+    def only(self, rows: npt.NDArray[np.int64]) -> Classes:
+        """Returns the classes in which only these rows have a label."""
+        of_rows = np.full_like(self.of_rows, -1)
+        of_rows[rows] = self.of_rows[rows]
+        return replace(self, of_rows=of_rows)
 
     def describe(self, rows: npt.NDArray[np.int64], fewest: int) -> list[str]:
         """Returns sentences about the labels of some rows, of different texts: the classes with their numbers, those

@@ -139,12 +139,14 @@ class Split:
     """Number of rows with the same text as a held-out row, which are excluded from training."""
 
 
-def hold_out(corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None) -> Split:
+def hold_out(
+    corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None, spared: npt.NDArray[np.bool_] | None = None
+) -> Split:
     """Splits a corpus into training rows and held-out rows for the label-free score.
 
     At most 2000 rows, and at most 5 % of the rows to split, are held out. They have at least 8 words and distinct
-    texts, and have the smallest pseudo-random keys. If fewer than two rows qualify, none is held out. Blank rows and
-    rows with the same text as a held-out row are excluded from training.
+    texts, are not ``spared`` (``(N,)``), and have the smallest pseudo-random keys. If fewer than two rows qualify, none
+    is held out. Blank rows and rows with the same text as a held-out row are excluded from training.
     """
     words = corpus.word_counts()
     rows = corpus.filled() if rows is None else rows
@@ -154,7 +156,7 @@ def hold_out(corpus: Corpus, seed: int, wanted: bool, rows: Rows | None = None) 
     hashes = corpus.hashes()
     kept = np.zeros(len(words), dtype=bool)
     kept[rows] = True
-    eligible = np.flatnonzero(kept & (words >= HELD_OUT_WORDS))
+    eligible = np.flatnonzero(kept & (words >= HELD_OUT_WORDS) & (True if spared is None else ~spared))
     distinct = np.sort(eligible[np.unique(hashes[eligible], return_index=True)[1]])
     order = np.argsort(rng.bits(seed, 0, distinct, rng.HOLD_OUT), kind="stable")
     held = np.sort(distinct[order[: min(HELD_OUT_ROWS, int(HELD_OUT_SHARE * len(rows)))]])

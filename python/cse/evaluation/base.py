@@ -241,8 +241,8 @@ class Report:
     """Remarks on how to interpret the scores."""
     samples: list[Sample] = field(default_factory=list)
     """Results on individual examples, one ``Sample`` per task; empty if there are none, as in ``geometry``."""
-    beside: dict[str, float] = field(default_factory=dict)
-    """Scores that need no encoder, by name, to compare those of ``samples`` with."""
+    beside: list[Sample] = field(default_factory=list)
+    """Results of what needs no encoder, to compare those of ``samples`` with."""
     rankings: dict[str, dict[str, float]] = field(default_factory=dict)
     """Scores of the ranked documents by query and document, best first, in ``retrieval``."""
 

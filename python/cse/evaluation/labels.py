@@ -6,8 +6,8 @@ Rows are chosen by hashes of their texts, so that they do not depend on the seed
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..ties import at_least, best
 from .base import Encodes, Evaluation, Progress, Report, Sample, check_apart, embed
 from .geometry import unit
 from .options import MOST_ROWS, LabelsOptions
-from .significance import BETTER, score_of
+from .significance import BETTER, scores_of
 from .verdict import judge
 
 Vector = npt.NDArray[np.float64]
@@ -34,6 +34,8 @@ NEIGHBOURS, FOLDS, SPLITS = 10, 5, 5
 FEWEST = 10
 # The fractions of the rows that training holds out to judge by their labels; a later one, if most classes need it.
 SHARES = (0.2, 0.3, 0.4, 0.5)
+# Number of texts with labels from which rows are held out if labels teach; with fewer, all teach (``CrossFitted``).
+ENOUGH = 500
 # Most other rows from which the labels of held-out rows are predicted.
 MOST_OTHERS = 5000
 
@@ -117,17 +119,10 @@ def most_frequent(texts: Any, labels: Rows) -> Callable[[Any], Any]:
     return lambda texts: np.full(len(texts), label)
 
 
-def samples_of(
-    column: str, vectors: npt.NDArray[np.floating], labels: Rows, others: tuple[npt.NDArray[np.floating], Rows]
-) -> list[Sample]:
-    """Returns the samples of a column of labels from the embeddings of the judged rows, ``(n, D)``, and of the others,
-    of which there may be none; a value is 100 for a row whose label is found."""
-    points, known = unit(vectors), (unit(others[0]), others[1]) if len(others[1]) else None
-    found = {
-        f"{column} of {NEIGHBOURS} nearest neighbours": neighbours(points, labels, known),
-        f"{column} by logistic regression": classified(logistic, points, labels, known),
-    }
-    return [Sample(name, 100 * values, classes=labels, unit="rows") for name, values in found.items()]
+def distinct(corpus: Corpus) -> Rows:
+    """Returns the first row of each different text that is not blank."""
+    rows = corpus.filled()
+    return rows[np.unique(corpus.hashes()[rows], return_index=True)[1]]
 
 
 def choose_labelled(
@@ -155,8 +150,7 @@ def choose_labelled(
         )
     chosen = np.flatnonzero(np.isin(labels[:count], frequent))
     others = np.setdiff1d(np.arange(len(hashes)), chosen) if share < 1 else rows[:0]
-    texts_of = corpus.filled()[np.unique(corpus.hashes()[corpus.filled()], return_index=True)[1]]
-    notes = classes.describe(texts_of, FEWEST)
+    notes = classes.describe(distinct(corpus), FEWEST)
     if len(frequent) < total:
         notes.append(
             f"{len(chosen):,} rows of {len(frequent):,} of the {total:,} labels judge, which have {FEWEST} or more"
@@ -169,6 +163,112 @@ def choose_labelled(
     texts, known = corpus.take(first[chosen]), corpus.take(first[others])
     judged = LabelledTexts(classes.column, texts, labels[chosen], known, labels[others], notes)
     return judged, rows[np.isin(text, chosen)], ""
+
+
+def samples_of(
+    column: str,
+    vectors: npt.NDArray[np.floating],
+    labels: Rows,
+    others: tuple[npt.NDArray[np.floating], Rows] | None = None,
+) -> list[Sample]:
+    """Returns the samples of a column of labels for the embeddings of its rows, ``(n, D)``, which are predicted from
+    those of the others ``(m, D)`` or, without them, from each other; a value is 100 or 0, or a mean over folds."""
+    points, known = unit(vectors), None if others is None else (unit(others[0]), others[1])
+    found = {
+        f"{column} of {NEIGHBOURS} nearest neighbours": neighbours(points, labels, known),
+        f"{column} by logistic regression": classified(logistic, points, labels, known),
+    }
+    return [Sample(name, 100 * values, classes=labels, unit="rows") for name, values in found.items()]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A part of the rows with labels: its texts and the others, and its rows of the corpus."""
+
+    texts: LabelledTexts
+    rows: Rows
+
+
+def choose_folds(corpus: Corpus, classes: Classes, count: int | None) -> tuple[list[Fold], str]:
+    """Divides the distinct texts with labels into ``count`` folds (None: ``FOLDS`` with fewer than ``ENOUGH`` texts,
+    else none), of which each has equally many of each label; labels of fewer than ``FEWEST`` texts do not judge. With
+    fewer than two other labels, returns no folds, and why."""
+    rows = np.flatnonzero(classes.of_rows >= 0)
+    hashes, first, text = np.unique(corpus.hashes()[rows], return_index=True, return_inverse=True)
+    labels, first = classes.of_rows[rows[first]], rows[first]
+    if count is None:
+        count = FOLDS if len(hashes) < ENOUGH else 0
+    if count == 0:
+        return [], ""
+    counts = np.bincount(labels)
+    if (counts >= max(FEWEST, count)).sum() < 2:
+        why = f"fewer than two labels have {max(FEWEST, count)} of the {len(hashes):,} texts"
+        return [], f"--labels {classes.column}: {why}"
+    judges = counts[labels] >= max(FEWEST, count)
+    dealt = np.full(len(labels), -1)
+    order = np.flatnonzero(judges)[np.argsort(labels[judges], kind="stable")]
+    dealt[order] = np.arange(len(order)) % count
+    texts = np.array(corpus.take(first), dtype=object)
+    notes = classes.describe(distinct(corpus), max(FEWEST, count))
+    return [
+        Fold(
+            LabelledTexts(
+                classes.column,
+                list(texts[dealt == k]),
+                labels[dealt == k],
+                list(texts[dealt != k]),
+                labels[dealt != k],
+                notes,
+            ),
+            rows[np.isin(text, np.flatnonzero(dealt == k))],
+        )
+        for k in range(count)
+    ], ""
+
+
+class CrossFitted(Evaluation):
+    """Labels of the texts of each fold, predicted from those of the other folds; for the encoders of a run, by the
+    encoder that was trained without the fold."""
+
+    def __init__(self, options: Any, data: list[Fold]) -> None:
+        super().__init__(options, data)
+        self.folds, self.rows = [Labels(options, fold.texts) for fold in data], [fold.rows for fold in data]
+
+    def work(self) -> int:
+        return sum(fold.work() for fold in self.folds)
+
+    def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
+        return self.joined([fold(encoder, progress).samples for fold in self.folds])
+
+    def joined(self, samples: list[list[Sample]]) -> Report:
+        """Returns the report of the samples of the folds, in their order."""
+        classes = np.concatenate([fold.texts.labels for fold in self.folds])
+        joined = [together(each, classes) for each in zip(*samples, strict=True)]
+        beside = [together(each, classes) for each in zip(*(fold.beside for fold in self.folds), strict=True)]
+        count = len(self.folds)
+        how = f"judged: {count} encoders trained on {count - 1}/{count} of the labels; saved: one trained on all"
+        return report_of(joined, beside, [how, *self.folds[0].texts.notes])
+
+    def describe(self) -> str:
+        """Returns how the labels judge, and what they can show."""
+        count, texts = len(self.folds), self.folds[0].texts
+        labels = np.concatenate([fold.texts.labels for fold in self.folds])
+        shows = what_shows(labels)
+        how = f"{count} further encoders are trained after this one, each without 1/{count} of the labels, to judge it"
+        return "; ".join([f"{len(labels):,} rows judge, and all teach: {how}; {shows}", *texts.notes])
+
+
+def together(samples: Sequence[Sample], classes: Rows) -> Sample:
+    """Returns a sample with the examples of several samples of the same task, and the classes of all."""
+    return replace(samples[0], values=np.concatenate([sample.values for sample in samples]), classes=classes)
+
+
+def report_of(samples: list[Sample], beside: list[Sample], notes: list[str]) -> Report:
+    scores = scores_of([*samples, *beside]).items()
+    rows = [{"task": name, "rows": len(samples[0].values), "mean recall": score} for name, score in scores]
+    for row, sample in zip(rows, [*samples, *beside], strict=True):
+        row["accuracy"] = float(sample.values.mean())
+    return Report(rows, notes=notes, samples=samples, beside=beside)
 
 
 class Labels(Evaluation):
@@ -203,51 +303,55 @@ class Labels(Evaluation):
         return len(self.texts.texts) + len(self.texts.others)
 
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
-        column, labels = self.texts.column, self.texts.labels
         vectors, known = embed(encoder, [self.texts.texts, self.texts.others], progress)
         check_apart(vectors)
-        samples = samples_of(column, vectors, labels, (known, self.texts.labels_of_others))
-        recalls = {sample.task: score_of(sample.values, None, labels) for sample in samples} | self.beside
-        rows = [{"task": name, "rows": len(labels), "mean recall": recall} for name, recall in recalls.items()]
-        for row, sample in zip(rows, samples, strict=False):
-            row["accuracy"] = float(sample.values.mean())
-        return Report(rows, notes=self.texts.notes, samples=samples, beside=self.beside)
+        others = (known, self.texts.labels_of_others) if self.texts.others else None
+        samples = samples_of(self.texts.column, vectors, self.texts.labels, others)
+        return report_of(samples, self.beside, self.texts.notes)
 
     @cached_property
-    def beside(self) -> dict[str, float]:
-        """The mean recall of what needs no encoder, by name."""
-        labels = self.texts.labels
+    def beside(self) -> list[Sample]:
+        """The samples of what needs no encoder."""
         texts, known = (np.array(each, dtype=object) for each in (self.texts.texts, self.texts.others))
         others = (known, self.texts.labels_of_others) if self.texts.others else None
         kinds = {"most frequent label": most_frequent, "TF-IDF and logistic regression": words}
-        values = {name: 100 * classified(fit, texts, labels, others) for name, fit in kinds.items()}
-        return {f"{self.texts.column} by {name}": score_of(each, None, labels) for name, each in values.items()}
-
-    def visible(self) -> float | None:
-        """Returns the smallest difference in points that the verdict shows if one row in ten changes; None: none."""
-        n = len(self.texts.labels)
-        changed = np.random.default_rng(0).permutation(n)[: max(1, n // 10)]
-
-        def difference(up: int) -> float | None:
-            before, after = np.full(n, 100.0), np.full(n, 100.0)
-            before[changed[:up]], after[changed[up:]] = 0, 0
-            first, second = ([Sample("labels", each, classes=self.texts.labels)] for each in (before, after))
-            found = judge(first, second)
-            return found.measures[0]["mean"] if found.word == BETTER else None
-
-        low, high = (len(changed) - 1) // 2, len(changed)  # the number of rows that rise; ``low`` does not show
-        best = difference(high)
-        while best is not None and high - low > 1:
-            middle = (low + high) // 2
-            if (shown := difference(middle)) is None:
-                low = middle
-            else:
-                high, best = middle, shown
-        return best
+        values = {name: 100 * classified(fit, texts, self.texts.labels, others) for name, fit in kinds.items()}
+        return [
+            Sample(f"{self.texts.column} by {name}", each, classes=self.texts.labels, unit="rows")
+            for name, each in values.items()
+        ]
 
     def describe(self) -> str:
         """Returns what these labels can show, and remarks on rows that do not judge."""
-        smallest = self.visible()
-        shows = "no difference will show" if smallest is None else f"a difference below {smallest:.1f} will not show"
-        held = f"{len(self.texts.texts):,} rows judge; if one in ten of them changes, {shows}"
-        return "; ".join([held, *self.texts.notes])
+        texts = self.texts
+        return "; ".join([f"{len(texts.texts):,} rows judge: {what_shows(texts.labels)}", *texts.notes])
+
+
+def what_shows(labels: Rows) -> str:
+    """Returns what the verdict can show by these labels."""
+    smallest = visible(labels)
+    shows = "no difference will show" if smallest is None else f"a difference below {smallest:.1f} will not show"
+    return f"if one in ten of them changes, {shows}"
+
+
+def visible(labels: Rows) -> float | None:
+    """Returns the smallest difference in points that the verdict shows if one row in ten changes; None: none."""
+    n = len(labels)
+    changed = np.random.default_rng(0).permutation(n)[: max(1, n // 10)]
+
+    def difference(up: int) -> float | None:
+        before, after = np.full(n, 100.0), np.full(n, 100.0)
+        before[changed[:up]], after[changed[up:]] = 0, 0
+        first, second = ([Sample("labels", each, classes=labels)] for each in (before, after))
+        found = judge(first, second)
+        return found.measures[0]["mean"] if found.word == BETTER else None
+
+    low, high = (len(changed) - 1) // 2, len(changed)  # the number of rows that rise; ``low`` does not show
+    best = difference(high)
+    while best is not None and high - low > 1:
+        middle = (low + high) // 2
+        if (shown := difference(middle)) is None:
+            low = middle
+        else:
+            high, best = middle, shown
+    return best

@@ -14,7 +14,7 @@ from ..registry import parse_setting
 from . import EVALUATIONS
 from .base import Adapted, Encodes, EqualVectors, Evaluation, Report, counted
 from .ranking import BM25, RUN, ByWords, FromRun, Searched, System, as_system, check_systems
-from .significance import adjust
+from .significance import adjust, scores_of
 from .significance import compare as compare_reports
 
 Model = str | PathLike[str] | Encodes | System
@@ -197,7 +197,7 @@ def compare_models(
         reports = before[0].reports.values()
         notes = [note for report in reports for note in report.notes]
         notes += dict.fromkeys(note for result in (*before, *after) for note in result.notes)
-        beside = {name: score for report in reports for name, score in report.beside.items()}
+        beside = scores_of([sample for report in reports for sample in report.beside])
         comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], adjust(records), notes, beside))
     return comparisons
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..ties import FLOAT64, at_least, comparable, differences
-from .base import Report
+from .base import Report, Sample
 
 RESAMPLES = 2000
 FEW = 20
@@ -86,10 +86,10 @@ def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDA
 def score_of(values: Vector, gold: Vector | None, classes: Rows | None = None) -> float:
     """Returns the mean of ``values`` ``(n,)``, the mean of their means by class, or Spearman's correlation x 100 with
     the gold scores ``(n,)``."""
-    return float(scores_of(values * weights_of(classes, len(values)), gold, np.ones((1, len(values))))[0])
+    return float(resampled_scores(values * weights_of(classes, len(values)), gold, np.ones((1, len(values))))[0])
 
 
-def scores_of(values: Vector, gold: Vector | None, times: Vector) -> Vector:
+def resampled_scores(values: Vector, gold: Vector | None, times: Vector) -> Vector:
     """Returns the score of ``score_of`` if example i occurs ``times[r, i]`` times, for each r: ``(r,)``."""
     total = times.sum(1)
     if gold is None:
@@ -108,6 +108,11 @@ def _ranks(values: Vector, times: Vector) -> Vector:
     return np.asarray((np.cumsum(counts, axis=1) - (counts - 1) / 2)[:, place])
 
 
+def scores_of(samples: Sequence[Sample]) -> dict[str, float]:
+    """Returns the score of each sample by its task."""
+    return {sample.task: score_of(sample.values, sample.gold, sample.classes) for sample in samples}
+
+
 def paired_difference(
     before: Sequence[Vector],
     after: Sequence[Vector],
@@ -121,7 +126,7 @@ def paired_difference(
     Args:
         before: The values ``(n,)`` of one or more checkpoints, whose scores are averaged.
         after: The same for the second side.
-        gold: See ``scores_of``.
+        gold: See ``score_of``.
         clusters: Examples by cluster, which are drawn together. None: each example alone.
         classes: ``(n,)`` the class of each example; the score is then the mean over the classes of their means, and
             examples are drawn within classes. Without ``gold`` and ``clusters`` only.
@@ -148,8 +153,8 @@ def paired_difference(
     def difference(times: Vector) -> Vector:
         """Returns the difference for each row of ``(r, units)`` numbers of draws."""
         if gold is None:
-            return scores_of(rows, None, times[:, group_of])
-        sides = ([scores_of(vector, gold, times[:, group_of]) for vector in side] for side in (before, after))
+            return resampled_scores(rows, None, times[:, group_of])
+        sides = ([resampled_scores(vector, gold, times[:, group_of]) for vector in side] for side in (before, after))
         old, new = (np.mean(side, axis=0) for side in sides)
         return np.asarray(new - old)
 

@@ -16,7 +16,7 @@ from ..data.corpus import Corpus
 from ..errors import InputError
 from ..evaluation.base import Encodes, Evaluation, Pairs
 from ..evaluation.geometry import PairSearch
-from ..evaluation.labels import FEWEST, Labels
+from ..evaluation.labels import FEWEST, CrossFitted, Labels
 from ..evaluation.sts import STS
 from ..evaluation.verdict import Verdict
 from .data import RunIndex, TrainingData, open_data
@@ -47,7 +47,8 @@ class Inputs:
 
     @cached_property
     def judge(self) -> Judge:
-        return Judge.of(self.evaluated, self.data)
+        judge = Judge.of(self.evaluated, self.data)
+        return replace(judge, evaluations=[each for each in judge.evaluations if not isinstance(each, CrossFitted)])
 
     @cached_property
     def used(self) -> npt.NDArray[np.uint64]:
@@ -123,7 +124,7 @@ def check_apart(run: str, evaluation: Labels, data: str) -> str:
     if os.path.realpath(data) not in map(os.path.realpath, config.corpus):
         return ""
     seen, total = int(Inputs.of(run).seen(evaluation.texts.texts).sum()), len(evaluation.texts.texts)
-    if seen and getattr(config, "learn", False):
+    if seen and config.learn:
         raise InputError(
             f"{run}: it was trained on these labels ({seen:,} of {total:,} rows); name rows that it was not trained on"
         )

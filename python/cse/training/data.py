@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..background import ProgressCallback
 from ..context import Context
@@ -29,7 +30,7 @@ from ..tfidf.index import TfidfIndex
 
 if TYPE_CHECKING:
     from ..evaluation.base import Evaluation
-    from ..evaluation.labels import LabelledTexts
+    from ..evaluation.labels import Fold, LabelledTexts
 
 FOLDER = "tfidf"
 """The index that is used if no other is given, and the index in the folder of a run that was built for the run."""
@@ -48,6 +49,7 @@ class TrainingData:
     judged: LabelledTexts | None = None  # texts that judge the encoder by their labels; ``split`` leaves them out
     unjudged: str = ""  # why none do, although a column of labels was named
     likely: dict[str, int] = field(default_factory=dict)  # columns that look like labels, if none was named
+    folds: list[Fold] = field(default_factory=list)  # of the rows with labels, if all of these teach
 
     @property
     def columns(self) -> list[Corpus]:
@@ -77,11 +79,13 @@ class TrainingData:
     def evaluations(self) -> list[Evaluation]:
         """Returns what judges the encoder at the end: the texts with labels, or the held-out pairs."""
         from ..evaluation.geometry import PairSearch
-        from ..evaluation.labels import FEWEST, Labels
+        from ..evaluation.labels import FEWEST, CrossFitted, Labels
         from ..evaluation.options import LabelsOptions
 
         if self.judged is not None:
             return [Labels(LabelsOptions(), self.judged)]
+        if self.folds:
+            return [CrossFitted(LabelsOptions(), self.folds)]
         if self.labelled is None or len(self.split.held_out) < FEWEST:
             return []
         columns = self.labelled.corpora[:2]
@@ -161,11 +165,16 @@ def open_data(
     texts: Sequence[str] | None,
     settings: Any,
     labels: Sequence[str] | None = None,
+    left_out: npt.NDArray[np.int64] | None = None,
 ) -> TrainingData:
-    """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs`` and ``rows`` of ``context``. ``labels``
-    are those of ``texts``, "" for none."""
+    """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs``, ``rows`` and ``classes`` of ``context``.
+
+    ``labels`` are those of ``texts``, "" for none. ``left_out`` are rows of a corpus that are not trained on, instead
+    of those that judge by their labels.
+    """
     reading = {name: getattr(settings, name) for name in ("encoding_errors", "max_line_bytes", "threads", "cache")}
     labelled, rows, judged, unjudged = None, None, None, ""
+    folds: list[Fold] = []
     if settings.pairs:
         labelled = open_pairs(
             settings.pairs, settings.columns, settings.where, settings.min_score, progress=progress, **reading
@@ -179,25 +188,32 @@ def open_data(
     else:
         index = None if settings.corpus else context.index
         sentences = open_corpus(settings.corpus, settings.column, index, progress, texts, **reading)
-    left_out = 0 if labelled is None else labelled.left_out  # by --where or --min-score
+    others = 0 if labelled is None else labelled.left_out  # by --where or --min-score
     if settings.labels is not None:
-        from ..evaluation.labels import choose_labelled
+        from ..evaluation.labels import choose_folds, choose_labelled
 
         if texts is not None and labels is None:
             raise InputError(f"labels: those of --labels {settings.labels} are missing; pass labels=[...] beside texts")
         flag = f"--labels {settings.labels}"
-        classes = (
-            read_classes(sentences, settings.labels, flag)
-            if labels is None
-            else (classes_of(sentences, settings.labels, labels))
-        )
-        judged, chosen, unjudged = choose_labelled(sentences, classes)
-        rows, left_out = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
-    split = hold_out(sentences, settings.seed, wanted=not settings.dev, rows=rows)
-    split = replace(split, blank=split.blank - left_out)
+        if labels is None:
+            classes = read_classes(sentences, settings.labels, flag)
+        else:
+            classes = classes_of(sentences, settings.labels, labels)
+        chosen = left_out
+        if chosen is None and settings.learn:
+            folds, unjudged = choose_folds(sentences, classes, settings.folds)
+            chosen = sentences.filled()[:0] if folds or unjudged else None
+        if chosen is None:
+            judged, chosen, unjudged = choose_labelled(sentences, classes)
+        rows, others = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
+        if settings.learn:
+            context.classes = classes.only(rows)
+    teaching = None if context.classes is None else context.classes.of_rows >= 0
+    split = hold_out(sentences, settings.seed, wanted=not settings.dev, rows=rows, spared=teaching)
+    split = replace(split, blank=split.blank - others)
     context.corpus, context.pairs, context.rows = sentences, labelled, split.train
     likely = likely_labels(sentences) if settings.labels is None and labelled is None else {}
-    return TrainingData(sentences, labelled, split, reading, judged, unjudged, likely)
+    return TrainingData(sentences, labelled, split, reading, judged, unjudged, likely, folds)
 
 
 def open_corpus(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,14 +11,15 @@ import numpy.typing as npt
 
 from ..errors import InputError
 from ..evaluation.base import Encodes, EqualVectors, Evaluation, Report, Sample
-from ..evaluation.labels import FEWEST
+from ..evaluation.labels import FEWEST, CrossFitted
 from ..evaluation.options import STSOptions
-from ..evaluation.significance import CANNOT_TELL, WORSE
+from ..evaluation.significance import CANNOT_TELL, WORSE, scores_of
 from ..evaluation.sts import STS
 from ..evaluation.verdict import NOT_JUDGED, Verdict, judge
 from .data import TrainingData
 from .selection import EvaluationData, Selector
 
+ByFold = Callable[[CrossFitted], list[list[Sample]]]
 LABELS = "--labels COLUMN, if CORPUS is a table with a column of labels"
 MORE = f"label more rows, so that two labels have {FEWEST} of those held out"
 QUERIES = "about 20 queries of your own, with cse compare MODEL RUN CORPUS --queries FILE --pool POOL.csv"
@@ -48,9 +49,12 @@ class Judge:
             ways = [MORE]
         return cls(ordered, data.unjudged, f"to judge it: {'; or '.join([*ways, QUERIES])}")
 
-    def reports(self, encoder: Encodes) -> list[Report]:
-        """Returns the reports of all evaluations for an encoder."""
-        return [evaluation(encoder) for evaluation in self.evaluations]
+    def reports(self, encoder: Encodes, by_fold: ByFold | None = None) -> list[Report]:
+        """Returns the reports of all evaluations for an encoder; with ``by_fold``, folds have encoders of their own."""
+        return [
+            each.joined(by_fold(each)) if by_fold and isinstance(each, CrossFitted) else each(encoder)
+            for each in self.evaluations
+        ]
 
     def state(self) -> tuple[list[list[str]], dict[str, npt.NDArray[np.float64]]]:
         """Returns what ``restore`` needs: names that can be serialised to JSON, and arrays."""
@@ -61,8 +65,9 @@ class Judge:
         """Restores what ``state`` returned; gold scores and sentences are those of the samples of best/."""
         self.before = [Sample(task, arrays[f"before.{i}"], unit=unit) for i, (task, unit) in enumerate(names)]
 
-    def verdict(self, selector: Selector, best: Encodes | None) -> Verdict:
-        """Returns the verdict on the selected encoder; ``best`` may be None if it is that before training."""
+    def verdict(self, selector: Selector, best: Encodes | None, by_fold: ByFold | None = None) -> Verdict:
+        """Returns the verdict on the selected encoder; ``best`` may be None if it is that before training. If all
+        labels teach, ``by_fold`` trains an encoder for each fold, and returns its samples."""
         notes = [selector.check()] if selector.halves else []
         if not self.evaluations:
             selected = "the development set was used to select best/" if selector.pairs else "there are no labels"
@@ -70,7 +75,7 @@ class Judge:
         if selector.best_step == 0 or best is None:
             return Verdict(CANNOT_TELL, "best/ is the encoder before training", [], notes)
         try:
-            reports = self.reports(best)
+            reports = self.reports(best, by_fold)
         except EqualVectors:
             return Verdict(WORSE, "the vectors are all equal", [], notes)
         except InputError as error:  # its embeddings are not finite
@@ -86,7 +91,7 @@ class Judge:
 def concluded(before: Sequence[Sample], after: Sequence[Report], notes: Sequence[str] = ()) -> Verdict:
     """Returns the verdict from the samples of one encoder, and the reports of the same evaluations for the other."""
     notes = [*(note for report in after for note in report.notes), *notes]
-    beside = {name: score for report in after for name, score in report.beside.items()}
+    beside = scores_of([sample for report in after for sample in report.beside])
     return judge(before, samples_of(after), notes, beside)
 
 

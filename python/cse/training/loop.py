@@ -15,14 +15,18 @@ import numpy.typing as npt
 
 from ..data.corpus import IN_MEMORY
 from ..encoder.device import recorder_of
+from ..encoder.encoder import Encoder
 from ..errors import InputError, Interrupted, RunError, check_labels, check_texts, for_python, sentence
-from ..io import dumps, write_text
+from ..evaluation.base import Encodes, Sample
+from ..evaluation.labels import CrossFitted
+from ..io import dumps, remove_folder, write_text
+from . import folds
 from .batches.batches import Batch
 from .batches.tokens import Prefetcher
 from .callbacks import Callback, Callbacks
 from .data import check_same, check_source
 from .folder import outputs
-from .folder.find import find_checkpoint
+from .folder.find import find_checkpoint, list_checkpoints
 from .judging import samples_of
 from .loggers import LOGGERS
 from .run import Run
@@ -99,27 +103,61 @@ def train(
     with (
         connected(config.device) as world,
         closing(Callbacks(watching) if world.is_main else Callback()) as shown,
-        ExitStack() as lock,
     ):
+        return trained(config, world, shown, None if resume is None else Path(resume), rows, known)
+
+
+def trained(
+    config: TrainConfig,
+    world: World,
+    shown: Callback,
+    resume: Path | None,
+    texts: Sequence[str] | None,
+    labels: Sequence[str] | None,
+    left_out: npt.NDArray[np.int64] | None = None,
+) -> RunResult:
+    """Begins or resumes a run; see ``train``. For ``left_out`` see ``data.open_data``."""
+
+    def fold(folder: Path, rows: npt.NDArray[np.int64], quiet: Callback) -> Encodes:
+        begun = folder if list_checkpoints(folder) else None
+        changes: dict[str, Any] = {
+            "output": str(folder.parent),
+            "name": folder.name,
+            "judged_queries": None,
+            "data": None,
+        }
+        own = resumed_config(folder) if begun else config.replace(**changes)
+        with closing(Callbacks([LOGGERS.get("jsonl")(), quiet])) as watching:
+            trained(own, World(), watching, begun, texts, labels, rows)
+        return Encoder(folder / "best", device=config.device)
+
+    with ExitStack() as lock:
         if resume is None:
-            run = prepare(config, world, progress=shown.on_progress, texts=rows, labels=known)
-            return Trainer(run, world, shown).run()
-        checkpoint = lock.enter_context(outputs.opened(Path(resume), world))
-        run = prepare(config, world, checkpoint.run, shown.on_progress, rows, known)
+            run = prepare(config, world, None, shown.on_progress, texts, labels, left_out)
+            return Trainer(run, world, shown, fold=fold).run()
+        checkpoint = lock.enter_context(outputs.opened(resume, world))
+        run = prepare(config, world, checkpoint.run, shown.on_progress, texts, labels, left_out)
         if len(run.batches) < checkpoint.step:
             raise InputError(
                 f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps already done; raise it"
             )
         check_same(checkpoint.state["data"], run.data, f"--resume {resume}")
         outputs.load_state(checkpoint, run, world.rank)
-        return Trainer(run, world, shown, checkpoint).run()
+        return Trainer(run, world, shown, checkpoint, fold).run()
 
 
 class Trainer:
     """The training loop of a run from ``prepare``, whose state comes from ``resumed``, if it is resumed."""
 
-    def __init__(self, run: Run, world: World, callback: Callback, resumed: outputs.Checkpoint | None = None) -> None:
-        self.prepared, self.world, self.callback, self.resumed = run, world, callback, resumed
+    def __init__(
+        self,
+        run: Run,
+        world: World,
+        callback: Callback,
+        resumed: outputs.Checkpoint | None = None,
+        fold: folds.Train | None = None,
+    ) -> None:
+        self.prepared, self.world, self.callback, self.resumed, self.fold = run, world, callback, resumed, fold
         self.state, self.config, self.steps = run.state, run.config, len(run.batches)
         self.buffer = MetricBuffer()
         self.began = 0.0  # when training would have begun without evaluations and interruptions, by perf_counter
@@ -312,6 +350,11 @@ class Trainer:
             self.saved = self.state.step
             self.callback.on_warning(str(error))
 
+    def by_fold(self, crossed: CrossFitted) -> list[list[Sample]]:
+        """Returns the samples of each fold of the rows with labels, for encoders that are trained without it."""
+        assert self.fold is not None
+        return folds.judged_by_fold(crossed, self.prepared.folder, self.fold, self.callback)
+
     def result(self) -> RunResult:
         """Returns the result, and writes it to result.json."""
         run, state, selector = self.prepared, self.state, self.state.selector
@@ -321,7 +364,7 @@ class Trainer:
         if run.evaluation.tasks or (run.judge.evaluations and selector.best_step > 0):
             self.callback.on_status("evaluating best/")
             best = outputs.load_best(run)
-        verdict = run.judge.verdict(selector, best)
+        verdict = run.judge.verdict(selector, best, self.by_fold)
         outputs.save_card(run, verdict)
         sts = run.evaluation.scores(best, self.callback.on_warning) if best else {}
         result = RunResult(
@@ -339,5 +382,7 @@ class Trainer:
             sts=sts,
         )
         write_text(run.folder / "result.json", dumps(result.to_dict(), indent=2) + "\n")
+        if (run.folder / folds.FOLDS).is_dir():
+            remove_folder(run.folder / folds.FOLDS)
         self.callback.on_train_end(result)
         return result

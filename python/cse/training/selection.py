@@ -47,6 +47,8 @@ REMEDY = "lower --lr or raise --temperature"
 # The MRR is close to chance if it is below both NEAR_CHANCE * c and c + SHARE_OF_THE_WAY * (1 - c), where c is the MRR
 # of a random ranking. The second bound is the lower one for fewer than 39 sentences. See is_collapsed.
 NEAR_CHANCE, SHARE_OF_THE_WAY = 3.0, 0.25
+# Points of Spearman's correlation x 100, or of MRR x 100, that an encoder may lose if labels teach it.
+MOST_LOST = 1.0
 # Above this MRR, hardly anything is left to gain.
 NEAR_CEILING = 0.95
 
@@ -92,6 +94,7 @@ class Selector:
         self.negatives = negatives or []
         self.records: list[dict[str, Any]] = []
         self.best_step = 0
+        self.teaching = False  # whether labels teach: then, a step that loses at most MOST_LOST points is selected
         self.misses = 0  # number of evaluations since an encoder was last selected
         self.collapsed: list[int] = []
         self.vectors: list[npt.NDArray[np.float64]] = []
@@ -132,10 +135,18 @@ class Selector:
             record, keep = {name: math.nan for name in self.records[0] if name != "step"}, False
             self.collapsed.append(step)
         self.records.append({"step": step, **record})
+        if self.teaching and step:
+            keep = step not in self.collapsed and not self.lost() > MOST_LOST
         self.misses = 0 if keep else self.misses + 1
         if keep:
             self.best_step = step
         return record, keep
+
+    def lost(self) -> float:
+        """Returns by how many points the score of the last evaluation is below that before training."""
+        scale = 100 if self.metric == "mrr" else 1
+        first, last = (record.get(self.metric or "", math.nan) for record in (self.records[0], self.records[-1]))
+        return scale * float(first - last)
 
     def fault(self, texts: Sequence[str]) -> str:
         """Returns the error of the first text whose embedding is not finite; "" if there is none."""
@@ -206,6 +217,11 @@ class Selector:
     def notes(self) -> list[str]:
         """Returns sentences about which step was selected, and why."""
         last = self.records[-1]["step"]
+        if self.teaching and self.metric and last and last not in self.collapsed:
+            what = "Spearman's correlation on the development set" if self.pairs else "the MRR of halves of sentences"
+            change = f"{what} changed by {-self.lost():+.1f} points up to step {last}"
+            name = f"step {self.best_step}" if self.best_step else "the encoder before training"
+            return [f"best/ is {name}: {change}; at most {MOST_LOST:g} may be lost for the labels."]
         if self.pairs:
             notes = []
             if self.best_step == 0 and last:
@@ -222,9 +238,11 @@ class Selector:
             return [*notes, f"best/ is step {self.best_step} of {last}, chosen by Spearman on {by}."]
         if not self.held_out:
             keep = last not in self.collapsed
+            step = "the last step" if keep else f"step {self.best_step}"
             few = (
-                "No sentences were held out, because the corpus is too small or too few of its sentences have 8 words "
-                f"or more; best/ is {'the last step' if keep else f'step {self.best_step}'}, which was not scored."
+                "No sentences were held out, because the corpus is too small or too few of its sentences "
+                f"{'without a label ' if self.teaching else ''}have 8 words or more; best/ is {step}, which was not "
+                "scored."
             )
             return [few] if keep else [few, f"The embeddings of step {last} are not finite; {REMEDY}."]
         if last in self.collapsed:

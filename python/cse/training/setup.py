@@ -8,10 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from ..augment import AUGMENTATIONS
+from ..augment import AUGMENTATIONS, LABELS_POSITIVE
 from ..augment.base import Draws, Edit, Example, Pairing, TextMethod, View
+from ..augment.same_label import SameLabel
 from ..background import ProgressCallback
 from ..context import Context
 from ..encoder import prompts
@@ -19,7 +22,7 @@ from ..encoder.device import describe_device, pick_device, pick_precision, set_t
 from ..encoder.resolve import Source, find_model
 from ..encoder.trained import SentenceEncoder, check_mask, load_encoder
 from ..errors import InputError
-from ..evaluation.labels import Labels
+from ..evaluation.labels import CrossFitted, Labels
 from ..hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.base import BatchTerm, LossTerm
@@ -55,12 +58,13 @@ def prepare(
     progress: ProgressCallback = lambda *_: None,
     texts: Sequence[str] | None = None,
     labels: Sequence[str] | None = None,
+    left_out: npt.NDArray[np.int64] | None = None,
 ) -> Run:
     """Builds the parts of a run in order: data, encoder, batches, objective, optimiser, evaluation and folder.
 
     ``world`` are the ranks (default: one), ``folder`` is that of the run if it is resumed, ``progress`` is called while
     a large corpus is read, and ``texts`` are sentences in memory that are used instead of a corpus, with their
-    ``labels``, "" for none.
+    ``labels``, "" for none. For ``left_out`` see ``open_data``.
     """
     world, settings = world or World(), precedence.with_preset(settings)
     set_threads(settings.threads)
@@ -75,7 +79,7 @@ def prepare(
     index = RunIndex(settings.tfidf, folder, named, filters, context)
     context.open_index = index.open
     evaluated = open_evaluation(settings)
-    opened = open_data(context, progress, texts, settings, labels)
+    opened = open_data(context, progress, texts, settings, labels, left_out)
     place = folder
     if settings.name is not None:
         place = place or choose_folder(settings)  # checked before the model is searched for
@@ -84,11 +88,15 @@ def prepare(
     final = precedence.resolve(settings, source.family, source.pooler, precision)
     place = place or choose_folder(final)
     positive, negatives = text_methods(final, context)
-    methods: dict[str, TextMethod] = {final.positive: positive, **negatives}
+    used: dict[str, TextMethod] = {final.positive: positive, **negatives}
+    methods = dict(used)  # as far as examples of them are shown
+    if final.learn:
+        positive = used[LABELS_POSITIVE] = SameLabel(final.options_of(LABELS_POSITIVE), context, positive)
+        methods = {LABELS_POSITIVE: positive, **negatives}
     index.check()
     rows = build_batches(final, opened, positive, negatives, world)
     built = build_modules(final, source, context, rows, world.rank)
-    final = final.with_used_options({**methods, **built.by_name})
+    final = final.with_used_options({**used, **built.by_name})
     tokenizer = built.encoder.tokenizer
     ids = open_tokens(rows, opened.columns, tokenizer, final.max_length, opened.reading, progress)
     negative = next(iter(negatives.values()), None)
@@ -100,15 +108,18 @@ def prepare(
         steps=len(rows),
     )
     judge = Judge.of(evaluated, opened)
-    labelled = [each for each in judge.evaluations if isinstance(each, Labels)]
+    labelled = [each for each in judge.evaluations if isinstance(each, (Labels, CrossFitted))]
+    started.selector.teaching = final.learn
     examples = make_examples(rows, methods, final.positive, final.seed)
     text, warnings = examine(rows, negatives, tokenizer, final.max_length, built.encoder.max_seq_length, final.model)
-    warnings += [opened.unjudged] if opened.unjudged else []
+    warnings += [*filter(None, (opened.unjudged, positive.warning))]
     if folder is None:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in built.terms.values() if term.warning]
     ranks = {"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}
     in_evaluation = f" in training, {final.eval_pooler} in evaluation" if final.eval_pooler else ""
-    loss, options = describe_loss(final), positive.describe()
+    loss, options, name = describe_loss(final), positive.describe(), final.positive
+    if final.learn:
+        options, name = f"{options}; the others: {name}", LABELS_POSITIVE
     synthetic = [f"{name} {method.describe()}" for name, method in negatives.items()]
     facts = {
         "device": describe_device(device, precision, reason),
@@ -116,7 +127,7 @@ def prepare(
         "recipe": precedence.recipe_reason(final, source.family),
         "model": f"{final.model}, pooler {final.pooler}{in_evaluation}",
         "loss": loss,
-        "positive": f"{final.positive}{f' ({options})' if options else ''}",
+        "positive": f"{name}{f' ({options})' if options else ''}",
         "negatives": "; ".join(["in the batch", *synthetic]),
         **opened.describe(),
         **({"labels": labelled[0].describe()} if labelled else {}),
@@ -126,7 +137,7 @@ def prepare(
         "text": text,
         **({"warning": "; ".join(warnings)} if warnings else {}),
     }
-    card = f"Loss: {loss}. Positives: {final.positive}. "
+    card = f"Loss: {loss}. Positives: {name}. "
     card += f"Synthetic negatives: {'; '.join(synthetic)}." if synthetic else "No synthetic negatives."
     public = {"config": final.public().to_toml(), "methods": final.public_text(card)}
     return Run(
@@ -232,6 +243,8 @@ def build_batches(
     names = ("batch_size", "seed", "epochs", "max_steps", "accumulate", "keep_duplicates")
     sizes = {name: getattr(config, name) for name in names}
     rows = data.split.train
+    if config.learn:  # few labels make small epochs
+        sizes["batch_size"] = min(config.batch_size, len(positive.rows_of_epoch(rows, Draws(config.seed, 0))))
     batches = Batches(data.corpus, rows, positive, list(negatives.values()), part=world.part, **sizes)
     if batches.size > len(rows):
         remedy = "lower it" if len(rows) > 1 else "training needs at least two, and preferably thousands"

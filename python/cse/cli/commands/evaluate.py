@@ -249,7 +249,7 @@ def compare_command(
     those that cse train held out.
     """
     from ...evaluation.run import option_tables
-    from ...training.folder.find import is_run
+    from ...training.folder.find import run_of
 
     printing.check_output()
     if pool is not None or judged is not None:
@@ -264,8 +264,9 @@ def compare_command(
         raise InputError("--queries has no effect without --pool or --judged; add one of them, or omit --queries")
     if column is not None and labels is None:
         raise InputError("--column has no effect without --labels or --queries; add one of them, or omit --column")
-    if data is None and len(models) == 2 and labels is None and all(map(is_run, models)):
-        compare_by_runs(models, ranked, encoder, as_json, markdown)
+    runs = [run for model in models if (run := run_of(model))]
+    if data is None and labels is None and len(models) == len(runs) == 2:
+        compare_by_runs(runs, ranked, encoder, as_json, markdown)
         return
     if data is None:
         raise InputError(
@@ -325,11 +326,11 @@ def compare_by_labels(
     from ...evaluation.labels import Labels
     from ...evaluation.run import open_suites
     from ...training.comparing import check_apart
-    from ...training.folder.find import is_run
+    from ...training.folder.find import run_of
 
     (suite,) = open_suites("labels", data, about["options"]).values()
-    runs = dict.fromkeys(str(system.model) for side in sides for system in side)
-    notes = [check_apart(run, suite, data) for run in runs if is_run(run) and isinstance(suite, Labels)]
+    runs = dict.fromkeys(run_of(str(system.model)) for side in sides for system in side)
+    notes = [check_apart(run, suite, data) for run in runs if run and isinstance(suite, Labels)]
     results = compared(sides, ["labels"], data, about)
     words = [
         verdict.conclude(

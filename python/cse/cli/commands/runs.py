@@ -52,8 +52,8 @@ def runs_command(
             listed.append({**about, **scores, "sts": sts, "settings": run.settings, "given": run.given})
         printing.result({"folder": folder, "differing": names, "runs": listed}, True, [])
         return
-    scores = [_score(run) for run in runs]
-    judges = [judge for judge in dict.fromkeys(judge for judge, _ in scores) if judge]
+    scored = [_score(run) for run in runs]
+    judges = [judge for judge in dict.fromkeys(judge for judge, _ in scored) if judge]
     # Scores of different data are in different columns, even if the judges have the same name.
     titles = {
         judge: judge[0] + " " * [other[0] for other in judges[:n]].count(judge[0]) for n, judge in enumerate(judges)
@@ -65,7 +65,7 @@ def runs_command(
             **{title: score if judge == own else "-" for judge, title in titles.items()},
             "date": datetime.fromtimestamp(run.changed).strftime("%Y-%m-%d %H:%M"),
         }
-        for run, (own, score) in zip(runs, scores, strict=True)
+        for run, (own, score) in zip(runs, scored, strict=True)
     ]
     printing.table(rows, title=f"{folder}: {len(runs)} run{'' if len(runs) == 1 else 's'}")
     if names:

@@ -31,6 +31,7 @@ ANCHOR, POSITIVE = View("anchor", "anchor"), View("positive", "positive")
 # Function that returns the token ids of a block whose texts belong to the given rows of the corpus.
 TokenIds = Callable[[Block, npt.NDArray[np.int64]], Sequence[Any]]
 SENTENCES = "sentences"  # name of the hashes of the sentences in Batch.keys
+CLASSES = "classes"  # name of the numbers of the classes in Batch.keys
 PartnerViews = Callable[[Mapping[str, Role]], tuple[int, list[str]] | None]
 Name = tuple[str, ...]  # of a tensor of a batch: ("rows",), or a kind and the name of a block
 
@@ -72,6 +73,8 @@ class Batch:
     partners: npt.NDArray[np.int64] | None = None  # (M,) see cse.rng.partners
     sentences: npt.NDArray[np.int64] | None = None
     """``(B,)`` hashes of the sentences, if anchors are made from them and the run does not keep duplicates."""
+    classes: npt.NDArray[np.int64] | None = None
+    """``(B,)`` numbers that are equal for rows with the same label (``Paired.labels``), and differ for all others."""
     unchanged: dict[str, int] = field(default_factory=dict)
     """Number of rows that an edit left unchanged, by block name; for a ``local`` block, only rows of this process."""
     part: slice = field(default_factory=lambda: slice(None))  # the rows that this rank encodes
@@ -147,16 +150,17 @@ class Batches:
         self.without_dropout = False  # whether an unchanged positive equals its anchor
         self.prompts = TrainingPrompts()  # texts that are prepended to the sentences before tokenization
         self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
-        whole, rest = divmod(len(rows), self.size)
-        self.per_epoch = whole + (rest > 1)
+        count = len(self._rows_of(0))
+        whole, rest = divmod(count, self.size)
+        self.per_epoch = whole + (rest > 1 and (count == len(rows) or not whole))  # the rest of a sample is dropped
         self.steps = self.per_epoch * (epochs or 1) // accumulate
         if max_steps is not None:
             self.steps = max_steps if epochs is None else min(self.steps, max_steps)
         self._epoch = -1
-        self._order = rows[:0]  # the order of the current epoch, as positions in rows
+        self._order = rows[:0]  # the rows of the current epoch, in its order
         # The order of epoch 0 is computed in a thread while the model is loaded.
         pool = ThreadPoolExecutor(1, thread_name_prefix="cse-order")
-        self._first: Future[npt.NDArray[np.int64]] | None = pool.submit(rng.permutation, rows, seed, 0)
+        self._first: Future[npt.NDArray[np.int64]] | None = pool.submit(self._ordered, 0)
         pool.shutdown(wait=False)  # the thread ends with its task
 
     def __len__(self) -> int:
@@ -181,12 +185,12 @@ class Batches:
         epoch, nth = divmod(number, self.per_epoch)
         if epoch != self._epoch:
             started, self._first = self._first, None
-            self._order = rng.permutation(self.rows, seed, epoch) if epoch or started is None else started.result()
+            self._order = self._ordered(epoch) if epoch or started is None else started.result()
             self._epoch = epoch
-        rows = self.rows[self._order[nth * self.size : (nth + 1) * self.size]]
+        rows = self._order[nth * self.size : (nth + 1) * self.size]
         texts = self.corpus.take(rows)
         draws = rng.Draws(seed, epoch)
-        blocks = self._positives(texts, rows, draws)
+        blocks, labels = self._positives(texts, rows, draws)
         for position, method in enumerate(self.negatives):
             if method.applies(step):
                 name = "synthetic" if position == 0 else f"synthetic_{position + 1}"
@@ -198,7 +202,8 @@ class Batches:
         if blocks["anchor"].column is None and not self.keep_duplicates:
             digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
             sentences = np.frombuffer(digests, dtype=np.int64)
-        batch = Batch(step, epoch, rows, blocks, sentences=sentences)
+        classes = None if labels is None else np.where(labels < 0, -1 - rows, labels)
+        batch = Batch(step, epoch, rows, blocks, sentences=sentences, classes=classes)
         if any(block.edited for block in blocks.values()):
             batch = self._compared(batch, Block(texts, (ANCHOR,), column=0), ids)
         if (drawn := self.partner_views(batch.roles)) is None:
@@ -207,7 +212,18 @@ class Batches:
         valid = valid_candidates(names, batch.masks, len(rows))
         return replace(batch, partners=partners(rows, seed, epoch, anchors, len(names), valid))
 
-    def _positives(self, texts: list[str], rows: npt.NDArray[np.int64], draws: rng.Draws) -> dict[str, Block]:
+    def _rows_of(self, epoch: int) -> npt.NDArray[np.int64]:
+        return self.positive.rows_of_epoch(self.rows, rng.Draws(self.seed, epoch))
+
+    def _ordered(self, epoch: int) -> npt.NDArray[np.int64]:
+        """Returns the rows of an epoch in random order."""
+        rows = self._rows_of(epoch)
+        return rows[rng.permutation(rows, self.seed, epoch)]
+
+    def _positives(
+        self, texts: list[str], rows: npt.NDArray[np.int64], draws: rng.Draws
+    ) -> tuple[dict[str, Block], npt.NDArray[np.int64] | None]:
+        """Returns the blocks of anchors and positives, and the classes of the rows (``Paired.labels``)."""
         anchor, positive = self.views
         if isinstance(self.positive, Edit):
             if not self.positive.is_positive(self.positive.options):
@@ -216,13 +232,14 @@ class Batches:
                     name = "edited" if number == 1 else f"edited_{number}"
                     other = replace(positive, name=name, role="other")
                     blocks[name] = self._edited(edit, texts, rows, draws, (other,))
-                return blocks
+                return blocks, None
             edited = self._edited(self.positive, texts, rows, draws, (positive,))
-            return {"anchor": Block(texts, (anchor,), column=0), "positive": edited}
+            return {"anchor": Block(texts, (anchor,), column=0), "positive": edited}, None
         paired = self.positive(texts, rows, draws)
         columns = paired.columns
         if paired.positives is None:
-            return {"anchor": Block(paired.anchors, (anchor, positive), paired.mask, columns[0], shared=paired.shared)}
+            both = Block(paired.anchors, (anchor, positive), paired.mask, columns[0], shared=paired.shared)
+            return {"anchor": both}, paired.labels
         blocks = {
             "anchor": Block(paired.anchors, (anchor,), column=columns[0]),
             "positive": Block(paired.positives, (positive,), paired.mask, columns[1]),
@@ -232,7 +249,7 @@ class Batches:
                 name = "hard_negative" if number == 0 else f"hard_negative_{number + 1}"
                 column = None if columns[2] is None else columns[2] + number
                 blocks[name] = Block(negatives, (View(name, "negative"),), column=column)
-        return blocks
+        return blocks, paired.labels
 
     def _edited(
         self, method: Edit, texts: list[str], rows: npt.NDArray[np.int64], draws: rng.Draws, views: tuple[View, ...]

@@ -29,7 +29,7 @@ from ...data.entries import Entry, cache_folder, find_entry, open_entry
 from ...encoder.device import fixed_length, for_transfer, multiple_of_lengths
 from ...encoder.tokens import TOKENIZING, pad, token_keys, token_lists, with_pooled
 from ...io import naming
-from .batches import SENTENCES, Batch, Batches
+from .batches import CLASSES, SENTENCES, Batch, Batches
 
 # Number of rows that are tokenized at a time.
 BLOCK = 16384
@@ -201,6 +201,8 @@ class Prefetcher:
             keys[name] = token_keys(self.tokenizer, tokens["input_ids"], tokens["attention_mask"], prompt)
         if batch.sentences is not None:
             keys[SENTENCES] = torch.from_numpy(batch.sentences[batch.part].copy())
+        if batch.classes is not None:
+            keys[CLASSES] = torch.from_numpy(batch.classes[batch.part].copy())
         return keys
 
     def _prompted(self, block: Block, texts: list[str]) -> tuple[list[str], int]:

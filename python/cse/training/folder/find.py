@@ -38,9 +38,10 @@ def damage(folder: Path) -> Iterator[None]:
         raise TornCheckpoint(f"{folder}: the checkpoint is damaged ({why}); {remedy}") from None
 
 
-def is_run(name: str) -> bool:
-    """Returns whether a folder holds a run that has saved an encoder."""
-    return (Path(name) / CONFIG).is_file() and (Path(name) / "best").is_dir()
+def run_of(model: str) -> str | None:
+    """Returns the folder of the run that saved a model, which is this folder or its best/; None if it is no run."""
+    folders = [Path(model), Path(model).parent] if Path(model).name == "best" else [Path(model)]
+    return next((str(each) for each in folders if (each / CONFIG).is_file() and (each / "best").is_dir()), None)
 
 
 def list_checkpoints(run: Path) -> list[Path]:

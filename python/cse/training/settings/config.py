@@ -11,7 +11,7 @@ from typing import Any, Self
 import tomli_w
 
 from ... import io
-from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
+from ...augment import AUGMENTATIONS, LABELS_POSITIVE, PAIRS_POSITIVE
 from ...augment.base import Edit
 from ...errors import InputError, did_you_mean, for_python, shown
 from ...hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
@@ -118,7 +118,7 @@ class TrainConfig(Settings):
         """The registries of the methods that the configuration names, by method name."""
         terms = self.all_terms if self.loss in CONTRASTIVE_LOSSES else (self.loss, *self.all_terms)
         tables: dict[Registry[Any], tuple[str | None, ...]] = {
-            AUGMENTATIONS: (self.positive, *self.negatives),
+            AUGMENTATIONS: (self.positive, *self.negatives, LABELS_POSITIVE if self.learn else None),
             FEATURE_AUGMENTATIONS: self.feature_augmentations,
             ENCODER_METHODS: self.encoder_methods,
             HOOKS: (self.anchor_hook, self.positive_hook),

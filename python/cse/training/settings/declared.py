@@ -140,6 +140,15 @@ class Methods:
         Augmentation | None,
         Opt("Augmentation for positives, such as dropout (the same text) or spans (two parts of it); see cse methods."),
     ] = None
+    learn: Annotated[
+        bool,
+        Opt(
+            "Learn from the column --labels: rows with the same label are positives of each other.",
+            needs="labels",
+            excludes="keep_duplicates",
+        ),
+    ] = False
+    """Rows without a label have the positives of ``positive``; see ``cse.augment.same_label``."""
     min_df: MinDf = 0
     max_terms: MaxTerms = None
     negatives: Annotated[
@@ -324,6 +333,18 @@ class Evaluation:
         ),
     ] = None
     """A fifth of the distinct texts, at most 2,000, are held out; see ``cse.evaluation.labels.choose_labelled``."""
+    folds: Annotated[
+        int | None,
+        Ge(0),
+        Opt(
+            "With --learn: as many further encoders are trained, each without a part of the labels, to judge by them; "
+            "0: rows are held out instead.",
+            "N",
+            "5 with fewer than 500 labels, else 0",
+            needs="learn",
+        ),
+    ] = None
+    """See ``cse.training.folds``."""
     judged_queries: Annotated[
         str | None,
         Opt(

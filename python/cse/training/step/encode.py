@@ -25,7 +25,7 @@ from ...encoder.fast.lengths import GROUP, by_length, one_lookup
 from ...encoder.trained import SentenceEncoder
 from ...hooks.base import hooked
 from ...views import RowStep, Views, entry_keys
-from ..batches.batches import SENTENCES, Batch
+from ..batches.batches import CLASSES, SENTENCES, Batch
 from .ranks import World
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def gathered_keys(inputs: Inputs, world: World) -> dict[str, Tensor]:
     columns = world.gather(torch.stack(list(inputs.keys.values()), dim=1), len(batch.rows)).unbind(1)
     keys = dict(zip(inputs.keys, columns, strict=True))
     by_view = {view.name: keys[name] for name, block in batch.blocks.items() for view in block.views}
-    return entry_keys(by_view, batch.roles, keys.get(SENTENCES))
+    return entry_keys(by_view, batch.roles, [keys[name] for name in (SENTENCES, CLASSES) if name in keys])
 
 
 def step_of_rows(

@@ -1,0 +1,268 @@
+"""What labels teach: a logistic regression on the encoder after ``cse train --labels COLUMN --learn``, and before.
+
+    python benches/labels.py                                prints the results that are stored in --json
+    python benches/labels.py DATA --work DIR [--only SET ...] [--labels N ...] [--seeds N ...] [--threads N]
+    python benches/labels.py DATA --work DIR --permuted 20 [--only SET ...]
+    python benches/labels.py DATA --work DIR --setfit PYTHON [--only SET ...]
+
+DATA holds corpora/ and transfer/, as for ``verdict.py``. Of each set, 2,000 rows are a table in which N rows, drawn by
+the seed, have a label, and 1,200 others are the test. minilm is trained on the table. A logistic regression (C = 1) is
+fitted to the unit vectors of the N rows; its recall is the mean over the classes of the test rows. With --permuted, the
+labels of 100 rows are permuted, and the classifier is fitted to the true ones. With --setfit, the Python of another
+environment trains SetFit, with its defaults, on the same 100 rows. A cell is stored when it is finished, so that an
+interrupted program continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+import numpy as np
+import numpy.typing as npt
+
+from verdict import read
+
+SETS = ("trec", "cr", "tweets", "subj", "medical")
+TABLE, TEST, MOST = 2000, 1200, 2000
+LABELS, SEEDS = (20, 100, 500), (0, 1, 2)
+DRAWS = 2000
+FILE = Path(__file__).parent / "results" / "labels.json"
+SETFIT = """
+import json, sys, time
+from datasets import Dataset
+from sentence_transformers import SentenceTransformer
+from setfit import SetFitModel, Trainer
+import torch
+torch.set_num_threads(int(sys.argv[2]))
+given = json.load(open(sys.argv[1]))
+began = time.perf_counter()
+model = SetFitModel.from_pretrained(given["model"])
+Trainer(model=model, train_dataset=Dataset.from_dict({"text": given["texts"], "label": given["labels"]})).train()
+seconds = time.perf_counter() - began
+vectors = [model.model_body.encode(rows).tolist() for rows in (given["texts"], given["test"])]
+own = [int(each) for each in model.predict(given["test"])]
+json.dump({"seconds": seconds, "vectors": vectors, "own": own}, sys.stdout)
+"""
+
+Vectors = npt.NDArray[np.float32]
+Numbers = npt.NDArray[np.int64]
+
+
+class Data:
+    """A data set: its table, its test, and the vectors of both before training, which are stored in ``work``."""
+
+    def __init__(self, data: Path, work: Path, name: str) -> None:
+        rows = read(data, name)
+        rows = [rows[place] for place in np.random.default_rng(0).permutation(len(rows))[: TABLE + TEST]]
+        names = sorted({label for _, label in rows})
+        self.name, self.work, self.texts = name, work, [text for text, _ in rows]
+        self.labels = np.array([names.index(label) for _, label in rows], dtype=np.int64)
+        self._before = work / f"{name}-before.npy"
+
+    def before(self) -> Vectors:
+        from cse import Encoder
+
+        if not self._before.exists():
+            np.save(self._before, Encoder("minilm", device="cpu").encode(self.texts))
+        stored: Vectors = np.load(self._before)
+        return stored
+
+    def taught(self, count: int, seed: int) -> Numbers:
+        return np.random.default_rng(seed).choice(TABLE, count, replace=False)
+
+    def table(self, taught: Numbers, labels: Numbers) -> Path:
+        """Writes the table in which these rows have these labels."""
+        cells = [""] * TABLE
+        for row, label in zip(taught.tolist(), labels.tolist(), strict=True):
+            cells[row] = str(label)
+        path = self.work / f"{self.name}.csv"
+        with open(path, "w", encoding="utf8", newline="") as file:
+            csv.writer(file).writerows([("text", "label"), *zip(self.texts, cells, strict=False)])
+        return path
+
+
+def predicted(taught: Vectors, labels: Numbers, test: Vectors) -> Numbers:
+    from sklearn.linear_model import LogisticRegression
+
+    one, other = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (taught, test))
+    classes: Numbers = LogisticRegression(C=1, max_iter=1000).fit(one, labels).predict(other)
+    return classes
+
+
+def recall(found: Numbers, labels: Numbers) -> float:
+    return 100 * float(np.mean([np.mean(found[labels == kind] == kind) for kind in np.unique(labels)]))
+
+
+def compared(before: Numbers, after: Numbers, labels: Numbers) -> dict[str, Any]:
+    """Returns the mean recall of both predictions, and the interval of the difference: rows of each class are drawn."""
+    generator, places = np.random.default_rng(0), [np.flatnonzero(labels == kind) for kind in np.unique(labels)]
+    changes = (after == labels).astype(float) - (before == labels)
+    drawn = [changes[generator.choice(rows, (DRAWS, len(rows)))].mean(1) for rows in places]
+    low, high = np.quantile(100 * np.mean(drawn, axis=0), [0.025, 0.975])
+    accuracy = {
+        f"accuracy {name}": 100 * float(np.mean(each == labels))
+        for name, each in (("before", before), ("after", after))
+    }
+    a, b = recall(before, labels), recall(after, labels)
+    return {"before": a, "after": b, "difference": b - a, "low": float(low), "high": float(high), **accuracy}
+
+
+def trained(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: int) -> tuple[Any, dict[str, Any]]:
+    """Trains on the table; returns the encoder of best/, and its seconds, steps and scores without labels."""
+    import cse
+    from cse.training.callbacks import Callback
+    from cse.training.loop import Trainer
+    from cse.training.setup import prepare
+    from cse.training.step.ranks import World
+
+    table = {"corpus": str(data.table(taught, labels)), "column": "text", "labels": "label", "learn": True}
+    config = cse.TrainConfig(**table, model="minilm", seed=seed, threads=threads, output=str(data.work), device="cpu")
+    began, processor = time.perf_counter(), time.process_time()
+    result = Trainer(prepare(config, left_out=np.arange(0)), World(), Callback()).run()
+    seconds = {"seconds": time.perf_counter() - began, "processor": time.process_time() - processor}
+    encoder = cse.Encoder(result.folder / "best", device="cpu")
+    guard = {
+        "mrr": [100 * scores["mrr"] for scores in (result.before, result.after)] if "mrr" in result.before else None
+    }
+    shutil.rmtree(result.folder)
+    return encoder, {**seconds, "steps": result.steps, "best step": result.best_step, **guard}
+
+
+def cell(data: Data, count: int, seed: int, threads: int, permuted: bool = False) -> dict[str, Any]:
+    taught = data.taught(count, 0 if permuted else seed)
+    labels, test = data.labels[taught], data.labels[TABLE:]
+    given = np.random.default_rng(seed).permutation(labels) if permuted else labels
+    encoder, record = trained(data, taught, given, seed, threads)
+    texts = [data.texts[row] for row in taught]
+    after = encoder.encode([*texts, *data.texts[TABLE:]])
+    before = data.before()
+    old = predicted(before[taught], labels, before[TABLE:])
+    return {**compared(old, predicted(after[:count], labels, after[count:]), test), **record}
+
+
+def setfit(data: Data, count: int, python: str, threads: int) -> dict[str, Any]:
+    from cse.encoder.resolve import find_model
+
+    taught = data.taught(count, 0)
+    texts, labels = [data.texts[row] for row in taught], data.labels[taught]
+    given = {"model": str(find_model("minilm").path), "texts": texts, "labels": labels.tolist()}
+    path = data.work / "setfit.json"
+    path.write_text(json.dumps({**given, "test": data.texts[TABLE:]}), encoding="utf8")
+    done = subprocess.run(
+        [python, "-c", SETFIT, str(path), str(threads)], cwd=data.work, stdout=subprocess.PIPE, check=True, text=True
+    )
+    found = json.loads(done.stdout[done.stdout.index('{"seconds"') :])
+    one, other = (np.array(each, dtype=np.float32) for each in found["vectors"])
+    before, test = data.before(), data.labels[TABLE:]
+    old = predicted(before[taught], labels, before[TABLE:])
+    own = recall(np.array(found["own"]), test)
+    return {**compared(old, predicted(one, labels, other), test), "seconds": found["seconds"], "own classifier": own}
+
+
+def report(stored: dict[str, Any]) -> Iterator[str]:
+    """Yields the lines of the results: a row for each set and number of labels, and the goals."""
+    runs: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for key, record in stored.get("runs", {}).items():
+        name, count, _ = key.split("/")
+        runs.setdefault((name, int(count)), []).append(record)
+    gains: dict[str, float] = {}
+    for name, count in product(SETS, (*LABELS, MOST)):
+        if found := runs.get((name, count)):
+            means = {what: float(np.mean([each[what] for each in found])) for what in ("before", "after", "difference")}
+            each = ", ".join(f"{run['difference']:+.1f} [{run['low']:+.1f}, {run['high']:+.1f}]" for run in found)
+            seconds = ", ".join(f"{run['seconds']:.0f} s" for run in found)
+            yield (
+                f"{name:8} {count:5} labels: {means['before']:.1f} -> {means['after']:.1f}, {means['difference']:+.1f}"
+                f"; by seed {each}; {seconds}"
+            )
+            if count == LABELS[1]:
+                gains[name] = means["difference"]
+    for key, record in stored.get("setfit", {}).items():
+        yield (
+            f"SetFit {key}: {record['before']:.1f} -> {record['after']:.1f}, {record['difference']:+.1f} "
+            f"(its own classifier {record['own classifier']:.1f}); {record['seconds']:.0f} s"
+        )
+    permuted = stored.get("permuted", {})
+    for name in SETS:
+        if found := [record for key, record in permuted.items() if key.startswith(f"{name}/")]:
+            better = sum(record["low"] > 0 for record in found)
+            base = sum(record["best step"] == 0 for record in found)
+            lost = max(
+                (record["mrr"][0] - record["mrr"][1] for record in found if record["mrr"] and record["best step"]),
+                default=0.0,
+            )
+            yield (
+                f"{name}, permuted labels: {len(found)} runs, {better} better; best/ is the base in {base}; in the "
+                f"others, the score without labels falls by at most {lost:.1f} points"
+            )
+    below = [key for key, record in stored.get("runs", {}).items() if record["high"] < 0]
+    five, three = (sum(gain >= goal for gain in gains.values()) for goal in (5, 3))
+    yield (
+        f"goal, {LABELS[1]} labels: +5 on {five} sets (3), +3 on {three} (4), of {len(gains)}; intervals below 0: "
+        f"{below or 'none'}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--only", nargs="*", default=list(SETS))
+    parser.add_argument("--labels", type=int, nargs="*", default=list(LABELS))
+    parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
+    parser.add_argument("--permuted", type=int, default=0)
+    parser.add_argument("--setfit")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path, default=FILE)
+    options = parser.parse_args()
+
+    def stored() -> dict[str, Any]:
+        return json.loads(options.json.read_text(encoding="utf8")) if options.json.exists() else {}
+
+    if options.data is None:
+        print(*report(stored()), sep="\n")
+        return
+    from cse.io import write_text
+
+    work, threads = options.work, options.threads
+    work.mkdir(parents=True, exist_ok=True)
+    sets = {name: Data(options.data, work, name) for name in options.only}
+    if options.setfit:
+        jobs = [("setfit", f"{name}/{LABELS[1]}", setfit, (LABELS[1], options.setfit, threads)) for name in sets]
+    elif options.permuted:
+        numbers = range(options.permuted)
+        jobs = [
+            ("permuted", f"{name}/{number}", cell, (LABELS[1], number, threads, True))
+            for number, name in product(numbers, sets)
+        ]
+    else:
+        cells = [
+            (name, count, seed)
+            for seed, count, name in product(options.seeds, options.labels, sets)
+            if count < MOST or not seed
+        ]
+        jobs = [("runs", f"{name}/{count}/{seed}", cell, (count, seed, threads)) for name, count, seed in cells]
+    for kind, key, function, arguments in jobs:
+        if key not in stored().get(kind, {}):
+            record = function(sets[key.partition("/")[0]], *arguments)
+            results = stored()  # read again, since another process may have added cells
+            results.setdefault(kind, {})[key] = record
+            write_text(options.json, json.dumps(results, indent=1) + "\n")
+            print(kind, key, json.dumps(record), flush=True)
+    print(*report(stored()), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

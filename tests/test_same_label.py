@@ -1,0 +1,218 @@
+"""Tests of learning from labels (--learn): the classes of rows, their positives and negatives, and what is refused."""
+
+import csv
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cosine_similarity
+
+from cse import InputError
+from cse.augment import AUGMENTATIONS
+from cse.augment.base import Draws
+from cse.augment.same_label import SameLabel, SameLabelOptions
+from cse.context import Context
+from cse.data import readers
+from cse.data.classes import Classes, read_classes
+from cse.data.corpus import Corpus
+from cse.evaluation.base import Pairs
+from cse.training.selection import Selector
+from cse.training.setup import prepare
+from cse.training.step.encode import Inputs, gathered_views
+from cse.training.step.ranks import World
+from cse.training.step.step import propagate
+from ranks import two_ranks_equal_one
+from runs import first_batches, in_float64, killed_and_resumed_equals_uninterrupted
+
+
+def write_table(path, rows):
+    with open(path, "w", newline="", encoding="utf8") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    return str(path)
+
+
+@pytest.fixture
+def table(tmp_path, sample_rows):
+    """A table of 200 sentences, of which every fifth has one of three labels, too few of each to judge."""
+    rows = [(text, "abc"[number // 5 % 3] if number % 5 == 0 else "") for number, text in enumerate(sample_rows[:200])]
+    return write_table(tmp_path / "table.csv", rows)
+
+
+@pytest.fixture
+def learning(run_config, table):
+    return run_config.replace(corpus=table, column="text", labels="label", learn=True, tfidf=None)
+
+
+def pairing(texts, classes, rest=None, **options):
+    names = sorted({str(number) for number in classes if number >= 0})
+    context = Context(corpus=Corpus.from_texts(texts), classes=Classes("label", names, np.array(classes)))
+    context.rows = np.arange(len(texts))
+    return SameLabel(SameLabelOptions(**options), context, rest)
+
+
+def test_a_text_with_two_labels_has_no_class_and_equal_texts_have_the_same(tmp_path):
+    rows = [("one", "a"), ("two", "b"), ("one", "b"), ("three", " a "), ("two", ""), ("", "a"), ("four", "")]
+    corpus = Corpus.read(readers.resolve(write_table(tmp_path / "t.csv", rows), "text"))
+    found = read_classes(corpus, "label", "--labels label")
+    assert found.names == ["a", "b"]
+    assert found.of_rows.tolist() == [-1, 1, -1, 0, 1, -1, -1]
+
+
+def test_the_positive_is_each_other_text_with_the_label_equally_often_and_depends_only_on_seed_epoch_and_row():
+    texts = ["a0", "a1", "a2", "a3", "a1", "b0", "b1", "none", "alone"]
+    method = pairing(texts, [0, 0, 0, 0, 0, 1, 1, -1, 2])
+    rows = np.arange(9)
+    counts = {text: Counter() for text in texts}
+    for epoch in range(900):
+        made = method(texts, rows, Draws(3, epoch))
+        assert made.anchors == texts
+        assert made.mask.tolist() == [True] * 7 + [False] * 2
+        assert made.labels[:7].tolist() == [0, 0, 0, 0, 0, 1, 1]
+        assert max(made.labels[7:]) < 0  # no other text has the label of the last row
+        for text, positive in zip(texts[:7], made.positives, strict=False):
+            counts[text][positive] += 1
+        some = method([texts[6], texts[2]], rows[[6, 2]], Draws(3, epoch))
+        assert some.positives == [made.positives[6], made.positives[2]]
+    for text in ("a0", "a1", "a2", "a3"):
+        assert counts[text].keys() == {"a0", "a1", "a2", "a3"} - {text}
+        assert max(counts[text].values()) < 1.25 * min(counts[text].values())
+    assert counts["b0"].keys() == {"b1"}
+
+
+def test_rows_without_a_label_have_the_positives_of_the_recipe(sample_rows):
+    texts, rows = sample_rows[:60], np.arange(60)
+    classes = [number % 2 if number < 20 else -1 for number in range(60)]
+    for name in ("spans", "halves", "dropout", "delete"):
+        kind = AUGMENTATIONS.get(name)
+        rest = kind(kind.Options(), Context())
+        made, alone = pairing(texts, classes, rest)(texts, rows, Draws(1, 2)), rest(texts, rows, Draws(1, 2))
+        anchors = texts if isinstance(alone, list) else alone.anchors
+        positives = alone if isinstance(alone, list) else alone.positives or texts
+        assert made.anchors == [*texts[:20], *anchors[20:]]
+        assert made.positives[20:] == positives[20:]
+        assert not set(made.positives[:20]) & set(texts[20:])
+
+
+def test_an_epoch_has_all_rows_with_a_label_and_takes_turns_with_as_many_of_the_others(learning):
+    run = prepare(learning.replace(batch_size=16, max_steps=20))
+    data, taught = run.batches, set(range(0, 200, 5))
+    epochs = {}
+    for number in range(20):
+        batch = data[number]
+        epochs.setdefault(batch.epoch, []).extend(batch.rows.tolist())
+    assert data.per_epoch == 5  # 80 of 190 rows
+    for rows in epochs.values():
+        assert len(set(rows)) == 80
+        assert set(rows) >= taught
+    others = [row for rows in epochs.values() for row in rows if row not in taught]
+    assert len(set(others)) == len(data.rows) - 40  # all are used before one is used again
+    assert Counter(others).most_common(1)[0][1] == 2
+    again = prepare(learning.replace(batch_size=16, max_steps=20, name="again")).batches
+    assert again[13].rows.tolist() == data[13].rows.tolist()  # whatever was taken before
+
+
+@pytest.mark.parametrize("changes", [{}, {"objective": "nt-xent"}, {"loss": "focal"}])
+def test_rows_with_the_same_label_are_not_negatives(learning, changes):
+    run = prepare(learning.replace(batch_size=24, **changes))
+    in_float64(run)
+    (batch,) = first_batches(run)
+    views = gathered_views(run.state, Inputs(batch, "cpu"), run.forward, World())
+    found = propagate(run.state, batch, run.forward)["loss"]
+    margin = run.config.contrastive.margin
+    labels = [number // 5 % 3 if number % 5 == 0 else -1 - number for number in batch.rows]
+    assert len(set(labels)) < len(labels)
+    names = ["anchor", "positive"]
+    anchors = names if changes.get("objective") else names[:1]
+    columns = names if changes.get("objective") else names[1:]
+    losses = []
+    for one in anchors:
+        for row, label in enumerate(labels):
+            logits = {}
+            for other in columns:
+                for place, its in enumerate(labels):
+                    is_positive = place == row and other != one
+                    if is_positive or its != label:
+                        s = cosine_similarity(views[one][row], views[other][place], dim=0)
+                        focal = s * (s + margin * (not is_positive))
+                        logits[other, place] = (focal if changes.get("loss") else s) / run.config.temperature
+            own = logits[columns[-1] if one == "anchor" else "anchor", row]
+            losses.append(torch.logsumexp(torch.stack(list(logits.values())), 0) - own)
+    assert found.item() == pytest.approx(torch.stack(losses).mean().item(), abs=1e-9)
+
+
+def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(learning, tmp_path):
+    config = learning.replace(negatives=("una",), loss="focal", save_every=2, positive="spans", loss_terms=("mlm",))
+    killed_and_resumed_equals_uninterrupted(config, tmp_path)
+
+
+@pytest.mark.slow
+def test_two_processes_compute_the_gradients_of_a_single_process(learning, tmp_path):
+    two_ranks_equal_one(learning.replace(batch_size=24), {"labels": {}, "nt-xent": {"objective": "nt-xent"}}, tmp_path)
+
+
+def test_what_cannot_teach_is_refused_and_few_texts_of_a_label_are_said(learning, tmp_path, sample_rows):
+    def prepared(*values):
+        file = write_table(tmp_path / "other.csv", [*zip(sample_rows, values, strict=False)])
+        return prepare(learning.replace(corpus=file, name=None))
+
+    with pytest.raises(InputError, match=r"--labels label --learn: all rows .* have the same; at least two labels"):
+        prepared(*["a"] * 100)
+    with pytest.raises(InputError, match="--labels label --learn: no row to train on has a label"):
+        prepared(*[""] * 100)
+    with pytest.raises(InputError, match="100 texts with a label have 100 labels, nearly one each, as identifiers do"):
+        prepared(*range(100))
+    assert "50 labels have 2 texts each (median)" in prepared(*[number // 2 for number in range(100)]).facts["warning"]
+    with pytest.raises(InputError, match="--learn has no effect without --labels"):
+        learning.replace(labels=None)
+    with pytest.raises(InputError, match="--keep-duplicates"):
+        learning.replace(keep_duplicates=True)
+    with pytest.raises(InputError, match="--positive same-label needs labels; use --labels COLUMN --learn"):
+        prepare(learning.replace(learn=False, positive="same-label"))
+
+
+def test_rows_that_judge_do_not_teach_and_rows_with_a_label_are_not_held_out_without_labels(
+    learning, tmp_path, sample_rows
+):
+    rows = [(text, "ab"[len(text) > 110] if number < 300 else "") for number, text in enumerate(sample_rows[:400])]
+    run = prepare(learning.replace(corpus=write_table(tmp_path / "many.csv", rows)))
+    (judge,) = (each.texts for each in run.judge.evaluations)
+    labelled = {text for text, label in rows if label}
+    members = run.batches.corpus.take(run.batches.positive.members)
+    assert len(judge.texts) == 60
+    assert not set(judge.texts) & set(members)
+    assert set(judge.texts) | set(members) == labelled
+    assert run.state.selector.held_out
+    assert not set(run.state.selector.held_out) & labelled
+
+
+def test_rows_that_are_left_out_neither_teach_nor_are_trained_on(learning):
+    every = prepare(learning, left_out=np.arange(0))
+    fold = np.arange(0, 200, 25)
+    run = prepare(learning.replace(name="fold"), left_out=fold)
+    members = [set(each.batches.positive.members.tolist()) for each in (every, run)]
+    assert members[0] == set(range(0, 200, 5))
+    assert members[1] == members[0] - set(fold.tolist())
+    assert not set(run.batches.rows.tolist()) & set(fold.tolist())
+    assert not run.judge.evaluations
+
+
+@pytest.mark.parametrize(
+    ("dev", "metric", "scores"), [(True, "spearman", (80.0, 79.2, 78.8)), (False, "mrr", (0.9, 0.892, 0.888))]
+)
+def test_an_encoder_that_loses_more_than_a_point_elsewhere_is_not_selected(dev, metric, scores, monkeypatch):
+    pairs = {"dev": Pairs(np.arange(3.0), ["a", "b", "c"], ["d", "e", "f"])}
+    for last, best, words in (
+        (scores[1], 60, "best/ is step 60: "),
+        (scores[2], 0, "best/ is the encoder before training: "),
+    ):
+        selector = Selector(None, pairs if dev else {}, [] if dev else ["a sentence"])
+        selector.teaching = True
+        records = [{metric: scores[0], "uniformity": -2.0}, {metric: last, "uniformity": -2.0}]
+        monkeypatch.setattr(selector, "_scored", lambda step, records=records: (records.pop(0), step == 0))
+        selector.score(0)
+        assert selector.score(60)[1] == (best > 0)
+        assert selector.best_step == best
+        (note,) = selector.notes()
+        assert note.startswith(words)
+        assert f"changed by {-0.8 if best else -1.2} points" in note
