@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Scores = npt.NDArray[np.float64]
-Sizes = npt.NDArray[np.float64] | float
+Sizes = npt.NDArray[np.floating] | float
 
 TIE = 1e-6
 """Scores that differ by no more than this, times their size, are the same. The size of a cosine is 1, and that of a dot

@@ -220,13 +220,13 @@ class Sample:
 
     None: the examples are independent.
     """
-    classes: npt.NDArray[np.int64] | None = None
-    """``(n,)`` the class of each example; the score is then the mean over the classes of their mean values, so that a
-    frequent class does not count more than another. None: the mean of all values."""
     unit: str = "examples"
     """What an example is, in the plural, such as ``rows``."""
     measure: str = ""
     """Name of the measure in a verdict; "": that of the task."""
+    classes: npt.NDArray[np.int64] | None = None
+    """``(n,)`` the class of each example; the score is then the mean over the classes of their mean values, so that a
+    frequent class does not count more than another. None: the mean of all values."""
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,8 @@ def rank_documents(
         numbers = np.hstack([numbers, np.broadcast_to(np.arange(start, start + len(texts)), found.shape)])
         # Those that may be the same as the last one are kept too, and ordered at the end.
         kept = best(scores, depth + SAME, sizes)
-        scores, sizes, numbers = (np.take_along_axis(each, kept, 1) for each in (scores, sizes, numbers))
+        scores, sizes = np.take_along_axis(scores, kept, 1), np.take_along_axis(sizes, kept, 1)
+        numbers = np.take_along_axis(numbers, kept, 1)
     merged = comparable(scores, sizes)
     order = np.lexsort((numbers, -merged), axis=-1)[:, :depth]
     merged, numbers = np.take_along_axis(merged, order, 1), np.take_along_axis(numbers, order, 1)

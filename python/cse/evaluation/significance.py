@@ -162,7 +162,9 @@ def paired_difference(
     if units < FEW:
         return few_units(observed, difference(1.0 - np.eye(units)) if units > 1 else ())
     drawn = np.concatenate([difference(times) for times in _draws(units, resamples, n)])
-    return summarise(observed, drawn, effective(np.bincount(group_of, rows)) if gold is None else units)
+    return summarise(
+        observed, drawn, effective(np.bincount(group_of, rows).astype(np.float64)) if gold is None else units
+    )
 
 
 def weights_of(classes: Rows | None, n: int) -> Vector:
@@ -211,7 +213,7 @@ def effective(changes: Vector) -> float:
     return max(2.0, min(len(squares), 3 * float(squares.sum() ** 2 / (squares**2).sum()))) if len(squares) else 2.0
 
 
-def few_units(observed: float, without: Sequence[float]) -> Difference:
+def few_units(observed: float, without: Sequence[float] | Vector) -> Difference:
     """Returns a difference with the interval and p-value of a t-test of the jackknife's pseudo-values (Tukey 1958).
     ``without`` holds the differences without each unit. The p-value is at least 2^(1-n), as in an exact test."""
     n = len(without)
