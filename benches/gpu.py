@@ -300,10 +300,9 @@ class Bench:
         run = prepare(self.config(precision="bf16", max_steps=warm + count + profiled, **values))
         run.state.train()
         step = Trainer(run, World(), Callback()).step
-        tokenizer, config = run.state.encoder.tokenizer, run.config
-        with Prefetcher(
-            run.batches, tokenizer, config.max_length, None, run.tokens, run.device, config.compile
-        ) as batches:
+        tokenizer, length = run.state.encoder.tokenizer, run.settings.data.max_length
+        compiled = run.settings.optimisation.compile
+        with Prefetcher(run.batches, tokenizer, length, None, run.tokens, run.device, compiled) as batches:
 
             def perform(first: int, steps: int) -> tuple[float, float, float]:
                 systems.sync(self.options.device)

@@ -8,11 +8,14 @@ created by ``git worktree add ../base REV && make -C ../base .venv/ready``. For 
 - help: the help of every command;
 - settings: the settings of a run, or the sentence that refuses them, for each combination of positive, loss and UNA
   that ``cse methods --combinations`` lists, in five model families, and for each preset;
+- drawn: the same for 8,000 drawn configurations, valid and invalid: of settings, presets, methods and their options;
+- flags: the same for 1,600 drawn command lines of ``cse train``, some of which repeat or resume a run with changes;
 - index: digests of the index and the matrix, for each tokenizer;
 - augment: digests of the negatives of ``cse augment``, for all combinations of the sampling options, with two values
   of beta and two radii;
-- train: digests of the log (without times) and the saved weights of six steps of a tiny model with random weights, for
-  each loss, without UNA and with each form of it, for each preset, and for methods that no preset uses.
+- train: digests of the log (without times), the saved weights, config.toml, data.json and the model card of six steps
+  of a tiny model with random weights, for each loss, without UNA and with each form of it, for each preset, and for
+  methods that no preset uses.
 
 The script prints what differs, and exits with 1 if anything does. ``--save`` writes the results of the first
 installation to a file, which later comparisons on the same machine read instead of running it again (``--saved``).
@@ -23,6 +26,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-KINDS = ("help", "settings", "index", "augment", "train")
+KINDS = ("help", "settings", "drawn", "flags", "index", "augment", "train")
 
 # Runs of methods that no preset uses, or that have several forms.
 METHODS: dict[str, dict[str, Any]] = {
@@ -88,20 +92,28 @@ NEEDED: dict[str, dict[str, Any]] = {
 }
 
 # Runs in each installation, with the kinds to collect, the METHODS and so on in runs.json; prints a line per result.
-COLLECT = """
-import contextlib, hashlib, io, itertools, json, sys, tomllib, warnings
+COLLECT = r"""
+import contextlib, hashlib, io, itertools, json, random, sys, tomllib, warnings
 from pathlib import Path
 warnings.filterwarnings("ignore")
 import click
 from cse import InputError, TrainConfig, train
 from cse.augment import AUGMENTATIONS, PAIRS_POSITIVE
 from cse.cli import group
-try:
-    from cse.training.settings import changes
-except ImportError:  # later versions
-    from cse.training.settings import precedence as changes
-from cse.training.settings.precedence import resolve
+from cse import _core
+from cse.options import options_of
+from cse.training import loop, setup
 from cse.training.settings.presets import preset_names
+try:
+    from cse.cli.commands import methods as combined
+    from cse.encoder.resolve import Source
+    from cse.training.settings.names import SETTINGS, TABLES, method_flags
+    from cse.training.settings.resolve import recipe_reason, resolve
+except ImportError:  # of version 34e655e7
+    from cse.training.settings import precedence as combined
+    from cse.training.settings.precedence import recipe_reason, resolve, with_preset
+    from cse.training.settings.values import SETTINGS, TABLES, method_flags
+    Source = None
 
 kinds, output, given = sys.argv[1].split(","), Path(sys.argv[2]), json.loads(Path("runs.json").read_text())
 
@@ -114,10 +126,97 @@ def digest(data):
 def run(*arguments):
     group.cli.main(list(map(str, arguments)), standalone_mode=False)
 
-def resolved(family, **values):
+def final(config, family, own_pooler=None, precision=None):
+    if Source is None:
+        resolved = resolve(with_preset(config), family, own_pooler, precision)
+        loss, public = setup.describe_loss(resolved), resolved.public().to_toml()
+    else:
+        resolved = resolve(config, lambda name: Source(name, name, name, family, own_pooler))
+        resolved = resolved.changed(precision=precision) if precision else resolved
+        loss, public = setup.describe_loss(resolved.loss, resolved.contrastive), resolved.public_toml()
+    return resolved, "\n".join([resolved.to_toml(), recipe_reason(resolved, family), loss, public])
+
+def resolved(family, *others, **values):
     try:
-        return json.dumps(tomllib.loads(resolve(TrainConfig(**values), family).to_toml()), sort_keys=True, indent=0)
+        return final(TrainConfig(**values), family, *others)[1]
     except InputError as error:
+        return f"refused: {error}"
+
+def refused(option, value):
+    with contextlib.suppress(InputError):
+        return option.check([value] if option.several else value) is None
+
+def drawn_value(option):
+    choices = sorted(option.names())
+    if not choices:
+        numbers = {bool: [True, False], int: [1, 2, 9, 64, 0], float: [0.05, 0.1, 0.5, 1.0, 0.0]}
+        choices = ["5%"] if option.name == "radius" else numbers.get(option.kind, ["corpus.txt", "4,2", "{text} x"])
+        choices = [value for value in choices if not refused(option, value)] or choices
+    if draw.random() < 0.02:
+        choices = [-1, "odd", 1e9, ["odd"], 10**30, ""]
+    return [draw.choice(choices) for _ in range(draw.choice((1, 1, 2)))] if option.several else draw.choice(choices)
+
+def drawn_values():
+    kinds = dict(zip(("loss", "positive", "preset"), (0.6, 0.4, 0.25), strict=True))
+    kinds |= dict.fromkeys(("loss_terms", "negatives", "feature_augmentations", "encoder_methods"), 0.08)
+    values = dict(draw.choice([{"corpus": ["corpus.txt"]}] * 3 + [{"pairs": ["pairs.jsonl"]}] * 2 + [{}]))
+    for name, share in kinds.items():
+        if draw.random() < (0.05 if name == "positive" and "pairs" in values else share):
+            values[name] = drawn_value(SETTINGS[name])
+    if values.get("loss") and draw.random() < 0.5:
+        values["loss"] = draw.choice(["standard", "focal", "mixed"])
+    others = [name for name in SETTINGS if name != "imports" and (name != "corpus" or draw.random() < 0.1)]
+    for name in draw.sample(others, draw.choice((0, 0, 1, 1, 2, 3))):
+        values.setdefault(name, drawn_value(SETTINGS[name]))
+    if draw.random() < 0.3:
+        values.setdefault("una", draw.choice((True, True, False)))
+    for name in draw.sample(sorted(method_flags()), draw.choice((0, 0, 0, 0, 0, 1, 2))):
+        values[name] = drawn_value(method_flags()[name].option)
+    named = ["contrastive", "una"] if draw.random() < 0.2 else []
+    named += [item for value in values.values() for item in (value if isinstance(value, list) else [value])]
+    for table, methods in {table: table.names() for table in TABLES}.items():
+        for method in methods:
+            options = options_of(table.options(method))
+            if options and draw.random() < (0.4 if method in named else 0.002):
+                chosen = draw.sample(options, min(len(options), draw.choice((1, 1, 2))))
+                values.setdefault("options", {})[method] = {each.name: drawn_value(each) for each in chosen}
+    return values
+
+def arguments_of(values):
+    arguments = []
+    for name, value in values.items():
+        option = SETTINGS[name] if name in SETTINGS else method_flags()[name].option if name in method_flags() else None
+        several = value if isinstance(value, list) else [value]
+        if name == "options":
+            for method, key, item in ((m, k, i) for m, table in value.items() for k, i in table.items()):
+                arguments += ["--set", f"{method}.{key}={item if isinstance(item, str) else json.dumps(item)}"]
+        elif name == "corpus":
+            arguments += several
+        elif isinstance(value, bool):
+            arguments += [f"--{'' if value else 'no-'}{(option.flag if option else name).removeprefix('--')}"]
+        elif option.opt.separator:
+            arguments += [option.flag, option.opt.separator.join(map(str, several))]
+        else:
+            arguments += [text for item in several for text in (option.flag, str(item))]
+    return arguments
+
+def captured(config, callback, resume=None):
+    raise Captured(config, callback.lost)
+
+class Captured(Exception):
+    pass
+
+def command_line(arguments, family):
+    try:
+        run("train", *arguments)
+    except Captured as error:
+        config, lost = error.args
+        try:
+            config, text = final(config, family, *(() if "--resume" not in arguments else (None, config.precision)))
+        except InputError as error:
+            return f"refused by the run: {error}"
+        return "\n".join([text, *(lost(config) if lost else ())])
+    except (InputError, OSError, click.UsageError) as error:
         return f"refused: {error}"
 
 root = click.Context(group.cli, info_name="cse", **group.cli.context_settings)
@@ -126,7 +225,7 @@ for name in group.cli.list_commands(root) if "help" in kinds else ():
     found("help", name, command.get_help(click.Context(command, parent=root, info_name=name)))
 for family in given["families"] if "settings" in kinds else ():
     for positive, (loss, chosen), (form, una) in itertools.product(
-        AUGMENTATIONS.names(), changes.losses().items(), changes.UNA.items()
+        AUGMENTATIONS.names(), combined.losses().items(), combined.UNA.items()
     ):
         source = {"pairs": "pairs.csv"} if positive == PAIRS_POSITIVE else {"corpus": "corpus.txt"}
         values = {**source, "positive": positive, **chosen, **una}
@@ -135,6 +234,33 @@ for family in given["families"] if "settings" in kinds else ():
         found("settings", f"{family}: preset {preset}", resolved(family, preset=preset))
         found("settings", f"{family}: preset {preset}, pairs", resolved(family, preset=preset, pairs="pairs.csv"))
     found("settings", f"{family}: no settings", resolved(family))
+draw = random.Random(1)
+for number in range(given["drawn"] if "drawn" in kinds else 0):
+    values, family = drawn_values(), draw.choice(given["families"])
+    others = draw.choice((None, None, "avg", "mask")), draw.choice((None, "fp32", "bf16"))
+    found("drawn", f"{number}: {family} {others} {json.dumps(values)}", resolved(family, *others, **values))
+draw, train_steps, loop.train = random.Random(2), loop.train, captured
+for number in range(given["flags"] if "flags" in kinds else 0):
+    family, arguments, stored = draw.choice(given["families"]), arguments_of(drawn_values()), None
+    while number % 2 and stored is None:  # a run to repeat or to resume
+        values = drawn_values()
+        with contextlib.suppress(InputError):
+            stored = final(TrainConfig(**values), family)[0].to_toml()
+    if stored is not None:
+        folder = output / "stored" / "checkpoints" / "step-00000001"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.toml").write_text(stored)
+        (folder.parent.parent / "config.toml").write_text(stored)
+        sums = {"config.toml": _core.hash_file(str(folder / "config.toml"))}
+        (folder / "manifest.json").write_text(json.dumps(sums))
+        small = draw.choice(([], [], ["--max-steps", "90"], ["-o", "other"], ["--lr", "0.1"], ["--loss", "mixed"]))
+        arguments = draw.choice((arguments, small, small))
+        if draw.random() < 0.5:
+            arguments = [*arguments, "--config", folder / "config.toml"]
+        else:
+            arguments = [*arguments, "--resume", folder.parent.parent]
+    found("flags", f"{number}: {family} {' '.join(map(str, arguments))}", command_line(arguments, family))
+loop.train = train_steps
 for tokenizer in ("unicode", "whitespace", "treebank"):  # the further kinds need the indexes
     with contextlib.redirect_stdout(sys.stderr):
         run("build-tfidf", "corpus.txt", "--tokenizer", tokenizer, "-o", output / tokenizer)
@@ -171,7 +297,8 @@ for name, values in runs.items() if "train" in kinds else ():
         lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
         log = json.dumps([{k: v for k, v in line.items() if "second" not in k} for line in lines], sort_keys=True)
         weights = digest((folder / "last" / "model.safetensors").read_bytes())
-        found("train", name, f"{len(lines)} steps {digest(log.encode())} weights {weights}")
+        files = [digest((folder / file).read_bytes()) for file in ("config.toml", "data.json", "best/README.md")]
+        found("train", name, f"{len(lines)} steps {digest(log.encode())} weights {weights} files {files}")
     except InputError as error:
         found("train", name, f"refused: {error}")
 """
@@ -179,7 +306,8 @@ for name, values in runs.items() if "train" in kinds else ():
 
 def collected(python: str, kinds: str, folder: Path, name: str) -> dict[str, dict[str, str]]:
     """Returns the results of an installation by kind and name; ``folder`` holds what the runs read."""
-    command = [python, "-c", COLLECT, kinds, name]
+    shutil.rmtree(folder / "runs", ignore_errors=True)  # the files of runs name their folder
+    command = [python, "-c", COLLECT, kinds, "runs"]
     found: dict[str, dict[str, str]] = {}
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True, encoding="utf8") as process:
         assert process.stdout is not None
@@ -223,6 +351,8 @@ def write_inputs(folder: Path) -> None:
         "families": ["bert-base", "bert-large", "roberta-base", "roberta-large", "encoder"],
         "needed": NEEDED,
         "runs": losses | METHODS,
+        "drawn": 8000,
+        "flags": 1600,
         "common": {**common, "threads": 1, "precision": "fp32", "lr": 5e-4},
     }
     for name, lines in {

@@ -121,7 +121,7 @@ def configuration(corpus: str, options: argparse.Namespace) -> TrainConfig:
 
 def first_batch(corpus: str, options: argparse.Namespace) -> tuple[Run, dict[str, str]]:
     run = prepare(configuration(corpus, options))
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, run.config.max_length) as prefetcher:
+    with Prefetcher(run.batches, run.state.encoder.tokenizer, run.settings.data.max_length) as prefetcher:
         batch = prefetcher.get(0)[0]
     texts = run.batches.corpus.take(batch.rows)
     return run, {str(row): text for row, text in zip(batch.rows, texts, strict=True)}

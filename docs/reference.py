@@ -19,7 +19,7 @@ from cse.cli.commands.train import setting_options
 from cse.evaluation import EVALUATIONS
 from cse.options import Option, options_of
 from cse.training.settings.declared import GROUPS
-from cse.training.settings.values import TABLES, method_flags
+from cse.training.settings.names import TABLES, method_flags
 from cse_papers.reproduce.effects import Printed, laboratory, tables_of
 from cse_papers.reproduce.stored import read_sets
 

@@ -11,6 +11,7 @@ numbers tried, accepted with the whole or a part of the result compared, refused
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import shutil
@@ -61,6 +62,8 @@ class Case:
     """Patterns of the files whose change may change the result, with the reason; no other file may."""
     kept: Callable[[Any], object] = shape
     """Returns the part of the result that is the same whatever was changed in the files of ``may``."""
+    expected: object = None
+    """The result, if it is known without the product; else, that of the undamaged folder is taken."""
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
@@ -107,8 +110,11 @@ def places(value: object, depth: int) -> Iterator[tuple]:
 def rows(folder: Path) -> tuple[int, object, str]:
     """Reads a corpus through the cache of rows, as large files are read."""
     try:
-        with patch("cse.data.cache.IN_MEMORY_BYTES", 0):
-            corpus = Corpus.open([str(folder / "c.txt")], cache=str(folder / "cache"))
+        # The key of an entry has the path of the file: by a relative one, a copy of the folder has the same entry.
+        with patch("cse.data.cache.IN_MEMORY_BYTES", 0), contextlib.chdir(folder):
+            entries = set(Path("cache").glob("*"))
+            corpus = Corpus.open(["c.txt"], cache="cache")
+            assert not entries or set(Path("cache").glob("*")) == entries, "the entry was not read"
             return 0, [corpus.take(range(len(corpus))), corpus.word_counts().tolist()], ""
     except InputError as error:
         return 2, "", f"Error: {error}"
@@ -162,6 +168,8 @@ def test(case: Case, sample: int | None, seed: int) -> None:
         shutil.copytree(case.folder, copy)
         code, expected, err = run(case, copy)
         assert code == 0, (case.name, err)
+        if case.expected is not None:
+            assert expected == case.expected, case.name
         for file in case.files:
             content = (case.folder / file).read_bytes()
             tried = list(mutations(content, file, draw))
@@ -226,7 +234,7 @@ def cases(base: Path) -> list[Case]:
     case("model", ["encode", "m", "c.txt", "-o", "v.npy", "--json"], ["m/*"], outputs=("v.npy",), may=may)
     write("cache", plain)
     assert rows(base / "cache")[0] == 0
-    case("cache", ["rows"], ["cache/**/*"])
+    case("cache", ["rows"], ["cache/**/*"], expected=[texts, [len(text.split()) for text in texts]])
     write_vectors(base / "w.txt", 12)
     write("judged", plain)
     compare = ["compare", f"glove:{glove}", f"glove:{base}/w.txt", "c.txt", "--queries", "q.txt"]
@@ -260,7 +268,12 @@ def cases(base: Path) -> list[Case]:
     case("run", resume, files, outputs=weights, may={"runs/a/config.toml": "the settings"})
     write("parts", plain)
     parts = ["augment", "c.txt", "--parts", "-o", "parts"]
-    case("parts", [*parts, "--json"], ["parts/*.json"], ["build-tfidf", "c.txt"], parts, outputs=("parts/*.zst",))
+    commands = [["build-tfidf", "c.txt"], parts]
+    may = {
+        "parts/*": "how many parts were made is printed"
+    }  # a changed part, or one with a changed record, is made again
+    written: dict[str, Any] = {"outputs": ("parts/*.zst",), "may": may, "kept": lambda result: result["written"]}
+    case("parts", [*parts, "--json"], ["parts/*"], *commands, **written)
     return made
 
 

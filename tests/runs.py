@@ -8,10 +8,12 @@ from dataclasses import replace
 import torch
 
 from cse import Callback, train
+from cse.encoder.resolve import Source
 from cse.training.batches.batches import Batches
 from cse.training.batches.tokens import Prefetcher
 from cse.training.folder.find import list_checkpoints
 from cse.training.loop import resumed_config
+from cse.training.settings.resolve import resolve
 from cse.training.step.ranks import World
 from cse.training.step.step import propagate
 from forked import Forked
@@ -26,15 +28,20 @@ LOSSES = {
 }
 
 
-def batches_of(config, corpus, rows, positive, negatives=()):
-    """Returns the ``Batches`` of a resolved configuration."""
+def resolved(given, family="bert-base", pooler=None):
+    """Returns the settings of a run of a model that has this family and declares this pooling."""
+    return resolve(given, lambda name: Source(name, name, name, family, pooler))
+
+
+def batches_of(settings, corpus, rows, positive, negatives=()):
+    """Returns the ``Batches`` of a run with these settings."""
     names = ("batch_size", "seed", "epochs", "max_steps", "accumulate", "keep_duplicates")
-    return Batches(corpus, rows, positive, negatives, **{name: getattr(config, name) for name in names})
+    return Batches(corpus, rows, positive, negatives, **{name: settings.values()[name] for name in names})
 
 
 def first_batches(run, part=None, **more):
     """Returns the prepared batches of the first step of a run; ``part`` selects the rows of a rank."""
-    tokenizer, length = run.state.encoder.tokenizer, run.config.max_length
+    tokenizer, length = run.state.encoder.tokenizer, run.settings.data.max_length
     with Prefetcher(run.batches, tokenizer, length, part, stored=run.tokens, **more) as prefetcher:
         return prefetcher.get(0)
 

@@ -141,7 +141,7 @@ def mapped(run_config, sample_rows, tmp_path):
 
 
 def prepared(run, stored):
-    batches = Prefetcher(run.batches, run.state.encoder.tokenizer, run.config.max_length, None, stored)
+    batches = Prefetcher(run.batches, run.state.encoder.tokenizer, run.settings.data.max_length, None, stored)
     return [batches.prepare(number).tokens for number in range(run.batches.per_epoch)]
 
 

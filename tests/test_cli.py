@@ -50,7 +50,7 @@ def test_large_packages_are_imported_only_where_they_are_used(sample, tmp_path):
     code, packages, _ = run_and_list_imports("build-tfidf", sample, cwd=tmp_path)
     assert code == 0
     assert not {"torch", "transformers"} & packages
-    preset = "from cse.training.settings.precedence import with_preset as f; from cse import TrainConfig; "
+    preset = "from cse.training.settings.resolve import with_preset as f; from cse import TrainConfig; "
     preset += "f(TrainConfig(preset='una-bert-base', loss='focal', una={'beta': 0.3}))"
     assert not {"torch", "transformers"} & run_and_list_imports(code=preset)[1]
     _, packages, printed = run_and_list_imports("methods")
@@ -328,7 +328,7 @@ def test_long_sentences_are_truncated_on_the_screen(capsys):
 
 def test_train_has_an_option_for_each_setting_and_help_lists_the_common_ones(cse_here):
     from cse.cli.commands.train import COMMON, train_command
-    from cse.training.settings.values import SETTINGS, method_flags
+    from cse.training.settings.names import SETTINGS, method_flags
 
     options = [option for option in train_command.params if option.param_type_name == "option"]
     named = {option.name: option.opts[0] for option in options}
@@ -379,14 +379,14 @@ def test_method_flags_set_the_options_of_their_methods():
 def test_the_loss_terms_of_the_command_line_are_added_to_those_of_the_recipe(tiny_bert, values, expected):
     from cse import TrainConfig
     from cse.cli.commands.train import given_values
-    from cse.training.settings.precedence import resolve
+    from runs import resolved
 
     family = values.get("family", "encoder")
     given = {name: value for name, value in values.items() if name != "family"}
-    found = resolve(TrainConfig(model=str(tiny_bert), **given_values(given)), family)
-    assert found.loss_terms == expected
-    assert resolve(TrainConfig(**{**found.values(), "options": {}}), "encoder").loss_terms == expected
-    assert resolve(TrainConfig(model=str(tiny_bert), loss_terms=("mlm",)), "encoder").loss_terms == ("mlm",)
+    found = resolved(TrainConfig(model=str(tiny_bert), **given_values(given)), family)
+    assert found.loss.loss_terms == expected
+    assert resolved(TrainConfig(**{**found.values(), "options": {}}), "encoder").loss.loss_terms == expected
+    assert resolved(TrainConfig(model=str(tiny_bert), loss_terms=("mlm",)), "encoder").loss.loss_terms == ("mlm",)
 
 
 @pytest.mark.parametrize(

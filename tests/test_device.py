@@ -73,7 +73,7 @@ class Noise(FeatureMethod):
 @pytest.mark.parametrize("name", ["focal chunks", "accumulated", "standard mlm", "mixed una columns", "two layers"])
 def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
     """Tensors on the meta device have no values, so code that reads a value raises an error."""
-    monkeypatch.setattr("cse.training.step.state.use_fast_dropout", mask_always)
+    monkeypatch.setattr("cse.training.step.acceleration.use_fast_dropout", mask_always)
     run = prepare(run_config.replace(**CASES[name]))
     state = run.state
     state.encoder.to("meta").train()
@@ -362,7 +362,7 @@ def test_a_run_records_its_precision(run_config, one_finished_run, processor):
     assert (about["precision"], about["precision_reason"]) == ("fp32", "the value of --precision")
     processor(AVX512, 2.0)
     run = prepare(run_config.replace(precision="auto"))
-    assert run.config.precision == "bf16"
+    assert run.settings.optimisation.precision == "bf16"
     assert run.facts["device"].startswith("cpu (bf16: with AVX512-BF16, a matrix product is 2.0 times as fast as in")
     processor(())
     assert prepare(run_config.replace(precision="auto")).facts["device"].startswith("cpu (fp32: the processor has no ")

@@ -43,7 +43,7 @@ def test_matryoshka_loss_is_the_sum_of_contrastive_losses_of_truncated_embedding
     with torch.no_grad():
         views = gathered_views(state, inputs, run.forward, World())
         found = state.terms["matryoshka"](views, batch_step(state, inputs, run.forward, World()))
-        settings = {"logits": "focal", "temperature": run.config.temperature, "keys": views.keys}
+        settings = {"logits": "focal", "temperature": run.settings.loss.temperature, "keys": views.keys}
         expected = sum(
             contrastive_loss({name: z[:, :size] for name, z in views.embeddings.items()}, **settings)
             for size in (16, 8)  # the run's contrastive loss covers all 32 dimensions

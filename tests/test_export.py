@@ -13,10 +13,13 @@ from tokenizers import Tokenizer
 
 from cse import Encoder, InputError, TrainConfig, evaluate, train
 from cse.encoder import onnx_export
+from cse.encoder.light import MADE_FROM
 from cse.encoder.onnx_export import export_onnx
+from cse.encoder.resolve import model_digest
 from cse.errors import RunError
-from sentence_models import transformer
+from sentence_models import sentence_model, transformer
 from test_cli import ran, refused
+from test_modules import dense, pooling
 from test_retrieval import write
 
 pytest.importorskip("onnx", reason="not installed: pip install 'cse[onnx]'")
@@ -77,7 +80,7 @@ def test_export_prints_the_size_and_accuracy_of_int8_weights(exported, scored_pa
 def test_export_to_a_new_folder_copies_the_model(exported, tmp_path, monkeypatch):
     """To save time, ``write_onnx`` is replaced by a function that copies the file of the fixture ``exported``."""
     run, printed = exported
-    monkeypatch.setattr(onnx_export, "write_onnx", lambda encoder, file: shutil.copy(printed["file"], file))
+    monkeypatch.setattr(onnx_export, "write_onnx", lambda encoder, file, made_from: shutil.copy(printed["file"], file))
     steps = []
     found = export_onnx(str(run), str(tmp_path / "copy"), status=steps.append)
     assert found.file == str(tmp_path / "copy" / "onnx" / "model.onnx")
@@ -129,7 +132,15 @@ def test_export_fails_if_the_embeddings_differ_from_those_of_pytorch(exported, t
     shutil.copytree(run / "best", other, ignore=shutil.ignore_patterns("onnx"))
     weights = {name: 1.2 * values for name, values in load_file(other / "model.safetensors").items()}
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
-    monkeypatch.setattr(onnx_export, "write_onnx", lambda encoder, file: shutil.copy(printed["file"], file))
+
+    def another_model(encoder, file, made_from):
+        import onnx
+
+        model = onnx.load(printed["file"])
+        next(entry for entry in model.metadata_props if entry.key == MADE_FROM).value = made_from
+        onnx.save(model, file)
+
+    monkeypatch.setattr(onnx_export, "write_onnx", another_model)
     before = sorted(other.rglob("*"))
     with pytest.raises(RunError, match="differ by up to"):
         export_onnx(str(other))
@@ -187,3 +198,80 @@ def test_sentence_transformers_loads_the_exported_file(exported):
     folder = str(exported[0] / "best")
     theirs = SentenceTransformer(folder, backend="onnx", device="cpu").encode(TEXTS[:4])
     np.testing.assert_allclose(theirs, Encoder(folder, device="cpu").encode(TEXTS[:4]), atol=1e-4)
+
+
+@pytest.fixture
+def copied(exported, tmp_path):
+    return shutil.copytree(exported[0] / "best", tmp_path / "copied")
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model_int8.onnx"])
+def test_a_file_that_was_made_from_other_weights_is_refused(copied, name):
+    file = copied / "onnx" / name
+    assert Encoder(f"onnx:{file}").encode(["a text"]).shape == (1, 32)
+    weights = load_file(copied / "model.safetensors")
+    save_file({name: values + 0.01 for name, values in weights.items()}, copied / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"onnx was made from other weights than .* has now; repeat cse export --onnx"):
+        Encoder(f"onnx:{file}")
+
+
+def test_the_digest_of_an_exported_file_covers_weights_of_any_name(copied):
+    before = model_digest(Encoder(f"onnx:{copied}"))
+    (copied / "onnx" / "weights").write_bytes(b"1")
+    changed = model_digest(Encoder(f"onnx:{copied}"))
+    (copied / "onnx" / "model_int8.onnx").unlink()  # another graph
+    assert before != changed == model_digest(Encoder(f"onnx:{copied}"))
+
+
+def test_the_digest_of_a_model_covers_modules_in_folders_of_any_name(tmp_path, tiny_bert):
+    sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean"), dense(16)])
+    (tmp_path / "model" / "2_Dense").rename(tmp_path / "model" / "onnx")
+    file = tmp_path / "model" / "modules.json"
+    file.write_text(file.read_text().replace("2_Dense", "onnx"))
+    before = model_digest(Encoder(tmp_path / "model", device="cpu"))
+    weights = load_file(tmp_path / "model" / "onnx" / "model.safetensors")
+    save_file({name: values + 1 for name, values in weights.items()}, tmp_path / "model" / "onnx" / "model.safetensors")
+    assert model_digest(Encoder(tmp_path / "model", device="cpu")) != before
+
+
+def test_a_graph_with_one_row_for_a_batch_is_refused(copied):
+    import onnx
+
+    model = onnx.load(copied / "onnx" / "model.onnx")
+    first = onnx.numpy_helper.from_array(np.zeros(1, dtype=np.int64), "first")
+    model.graph.initializer.append(first)
+    for node in model.graph.node:
+        node.output[:] = ["all rows" if name == "sentence_embedding" else name for name in node.output]
+    model.graph.node.append(onnx.helper.make_node("Gather", ["all rows", "first"], ["sentence_embedding"], axis=0))
+    onnx.save(model, copied / "onnx" / "model.onnx")
+    with pytest.raises(InputError, match=r"returned \(1, 32\) values for 2 texts, not \(2, 32\)"):
+        Encoder(f"onnx:{copied}")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"padding": None}, "does not pad or does not truncate texts; repeat cse export --onnx"),
+        ({"truncation": None}, "does not pad or does not truncate texts; repeat cse export --onnx"),
+        ({"max_length": 2}, "its maximum length, 2 tokens, leaves no room for text"),
+        ({"max_length": 0}, "its maximum length, 0 tokens, leaves no room for text"),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_the_exported_file_is_refused(copied, change, message):
+    path = copied / "onnx" / "tokenizer.json"
+    stored = json.loads(path.read_text(encoding="utf8"))
+    if "max_length" in change:
+        stored["truncation"] |= change
+    else:
+        stored |= change
+    path.write_text(json.dumps(stored), encoding="utf8")
+    with pytest.raises(InputError, match=message):
+        Encoder(f"onnx:{copied}")
+
+
+@pytest.mark.parametrize("value", [0, 1, True, 2.5])
+def test_a_number_of_dimensions_that_no_model_has_is_refused_beside_an_exported_file(copied, value):
+    path = copied / "config_sentence_transformers.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "truncate_dim": value}))
+    with pytest.raises(InputError, match="truncate_dim in its config_sentence_transformers"):
+        Encoder(f"onnx:{copied}")

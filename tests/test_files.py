@@ -12,8 +12,9 @@ import pytest
 import scipy.sparse
 
 from cse import InputError, TfidfIndex, TrainConfig, _core, train
-from cse.io import naming
+from cse.io import fresh_folder, naming
 from cse.tfidf.build import build_index
+from cse.training.loop import resumed_config
 from forked import Forked
 from test_cli import refused
 
@@ -179,3 +180,30 @@ def test_training_finds_a_corpus_with_a_non_utf8_name_through_its_index(tmp_path
     TfidfIndex.build(os.fsdecode(name)).save(tmp_path / "tfidf")
     values = {"model": str(tiny_bert), "max_steps": 1, "batch_size": 8, "device": "cpu"}
     assert train(TrainConfig(tfidf=tmp_path / "tfidf", output=tmp_path, **values)).steps == 1
+
+
+def test_an_error_in_a_temporary_folder_names_the_folder_that_is_made(tmp_path):
+    with pytest.raises(OSError, match="No space") as raised, fresh_folder(tmp_path / "out") as fresh:
+        raise OSError(28, "No space left on device", str(fresh / "best" / "model.safetensors"))
+    assert raised.value.filename == str(tmp_path / "out")
+    with (
+        pytest.raises(OSError, match=r"/out: cannot be written \(12 requested and 0 written\)"),
+        fresh_folder(tmp_path / "out"),
+    ):
+        raise OSError("12 requested and 0 written")  # as NumPy on a full disk
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("part", ["name", "folder"])
+def test_a_run_on_a_corpus_whose_path_is_not_utf8_can_be_resumed(tmp_path, tiny_bert, sample_rows, part):
+    folder = os.fsencode(tmp_path) + (b"/caf\xe9" if part == "folder" else b"/cafe")
+    try:
+        os.mkdir(folder)
+        path = folder + (b"/corpus.txt" if part == "folder" else b"/caf\xe9.txt")
+        with open(path, "w", encoding="utf8") as file:
+            file.write("\n".join(sample_rows[:100]))
+    except OSError:
+        pytest.skip("the file system accepts only UTF-8 names")
+    values = {"model": str(tiny_bert), "max_steps": 1, "batch_size": 8, "device": "cpu", "output": str(tmp_path)}
+    run = train(TrainConfig(corpus=os.fsdecode(path), **values)).folder
+    assert train(resumed_config(run, {"max_steps": 2}), resume=run).steps == 2

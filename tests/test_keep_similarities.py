@@ -78,7 +78,7 @@ def test_the_base_model_encodes_views_with_equal_tokens_once_per_step(run_config
     run = prepare(run_config.replace(loss_terms=("keep-similarities",)))
     base = run.state.terms["keep-similarities"].base
     calls = []
-    handle = base.model.register_forward_hook(lambda *_: calls.append(1))
+    handle = base.model[1].register_forward_hook(lambda *_: calls.append(1))
     (batch,) = first_batches(run)
     step = batch_step(run.state, Inputs(batch, "cpu"), run.forward, World())
     first = step.encode("anchor", base)

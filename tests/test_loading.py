@@ -6,6 +6,7 @@ A refused folder ends in one sentence, without running code.
 import json
 import os
 import pickle
+import shutil
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from cse import Encoder, InputError, TrainConfig, train
+from cse.encoder.resolve import LENGTHS
 from sentence_models import sentence_model, transformer
 from test_modules import dense, normalize, pooling
 
@@ -29,6 +31,15 @@ CASES = {
     "unknown kind": (SETTINGS, {"model_type": "x"}, "model_type in its config_sentence_transformers.json is 'x'"),
     "another shape": ("config.json", {"intermediate_size": 47}, "are missing or have another shape"),
     "more layers": ("config.json", {"num_hidden_layers": 3}, "are missing or have another shape"),
+    "no layers": ("config.json", {"num_hidden_layers": 0}, "32 of its weights are of layers that"),
+    "fewer layers": ("config.json", {"num_hidden_layers": 1}, "16 of its weights are of layers that its config.json"),
+    "no room": ("tokenizer_config.json", {"model_max_length": 2}, "2 tokens, leaves no room for text"),
+    **{
+        f"{name} {value}": (file, {name: value}, f"{name} in its {file} must be an integer of at least 2, got ")
+        for file, name in LENGTHS.items()
+        for value in (0, 1, True, 2.5, -1, "many")
+    },
+    "dims of text": (SETTINGS, {"cse_dims": "32"}, "cse_dims: must be a list, got '32'"),
     "no padding": ("tokenizer_config.json", {"pad_token": None}, "has no padding token"),
     "no mask": ("tokenizer_config.json", {"model_input_names": ["input_ids"]}, "makes no attention mask"),
     "prompts": (SETTINGS, {"prompts": ["a"]}, "cannot be loaded"),
@@ -40,6 +51,21 @@ CASES = {
     "no list": ("modules.json", {"a": 1}, "must be a list"),
     "number": ("config.json", 3, "must be an object"),
     "shard above": ("model.safetensors.index.json", {"weight_map": {"a": "../../x"}}, "not inside the folder"),
+    "shard in a folder": (
+        "model.safetensors.index.json",
+        {"weight_map": {"a": "onnx/a.safetensors"}},
+        "names the weights 'onnx/a.safetensors', which are not",
+    ),
+    "weights of another kind": (
+        "config.json",
+        {"transformers_weights": "weights.txt"},
+        "names the weights 'weights.txt'",
+    ),
+    "hidden module": (
+        "modules.json",
+        [{"path": ".x", "type": TRANSFORMER}],
+        "which is not inside the folder, or hidden",
+    ),
     "text": ("1_Pooling/config.json", "text", "must be an object"),
 }
 
@@ -227,3 +253,15 @@ def test_pooler_cls_applies_the_trained_pooler_if_the_checkpoint_has_one(tiny_be
     np.testing.assert_allclose(vectors[0], out.pooler_output, atol=1e-6)
     np.testing.assert_allclose(vectors[1], out.last_hidden_state[:, 0], atol=1e-6)
     np.testing.assert_allclose(vectors[2], vectors[3], atol=1e-6)
+
+
+def test_weights_of_heads_and_a_pooler_may_be_left_over(tiny_bert, tmp_path):
+    """As in bert-base-uncased: its weights have the prefix ``bert.``, a head ``cls.`` and a pooler."""
+    stored = load_file(tiny_bert / "model.safetensors")
+    shutil.copytree(tiny_bert, tmp_path / "heads")
+    heads = ("cls.predictions.bias", "lm_head.layers.7.weight", "classifier.0.weight", "bert.pooler.dense.bias")
+    more = {name: torch.zeros(32) for name in heads} | {"pooler.more.0.weight": torch.zeros(32)}
+    whole = {f"bert.{name}": values for name, values in stored.items()} | more
+    save_file(whole, tmp_path / "heads" / "model.safetensors", {"format": "pt"})
+    vectors = [Encoder(folder, device="cpu").encode(["a text"]) for folder in (tiny_bert, tmp_path / "heads")]
+    assert np.array_equal(*vectors)

@@ -42,7 +42,7 @@ def test_only_adapter_weights_are_trained_and_stored_in_checkpoints(config):
     assert {f"encoder.{name}" for name in names} == set(run.state.weights())
     # 3 transformer layers x 6 linear layers x 2 matrices (A and B); the unused pooler has no adapter.
     assert len(names) == 3 * 6 * 2
-    assert run.config.lr == 1e-3  # the given value
+    assert run.settings.optimisation.lr == 1e-3  # the given value
     # With the pooler cls, the MLP head is trained too.
     assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())
 
@@ -108,7 +108,7 @@ def test_ema_averages_adapter_weights_and_must_be_listed_after_lora(config):
 def test_the_defaults_of_lora_are_a_learning_rate_of_1e_4_and_a_scale_of_2(config):
     given = {name: value for name, value in config.values().items() if name != "lr"}
     run = prepare(type(config)(**given))
-    assert run.config.lr == 1e-4
+    assert run.settings.optimisation.lr == 1e-4
     layer = run.state.encoder.backbone.encoder.layer[0].attention.self.query
     assert (layer.r["default"], layer.scaling["default"]) == (4, 2.0)
 

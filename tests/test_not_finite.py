@@ -1,5 +1,6 @@
 """Tests of encoders whose embeddings hold NaN or infinity, or are all equal, and of runs that end with such weights."""
 
+import shutil
 from itertools import count
 
 import numpy as np
@@ -7,14 +8,16 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from conftest import run_here
 from cse import Encoder, TrainConfig, compare, evaluate, train
 from cse.encoder.opening import open_encoder
 from cse.errors import InputError, RunError
 from cse.evaluation import sts
+from cse.evaluation.geometry import uniformity
 from cse.losses.contrastive import Contrastive
 from cse.training.folder.find import list_checkpoints
 from cse.training.folder.outputs import read_checkpoint
-from runs import records_of
+from runs import records_of, same_run
 from runs import weights as last
 
 WORD = "committee"
@@ -170,7 +173,9 @@ def test_the_last_finite_step_is_saved_and_can_be_resumed(tmp_path, tiny_bert, s
     """The loss of step 6 is infinite, later ones are not; the log is written after step 8."""
     whole = train(config(tmp_path / "whole", short_corpus, tiny_bert, max_steps=5))
     explode(6)
-    match = r"not finite at step 6 .*run/last holds the encoder of step 5; lower --lr, which is now"
+    match = (
+        r"at step 6 .*run/last holds the encoder of step 5; to train it further at a lower rate: --model \S+/last --lr "
+    )
     with pytest.raises(RunError, match=match):
         train(config(tmp_path, short_corpus, tiny_bert))
     run = tmp_path / "runs" / "run"
@@ -187,6 +192,19 @@ def test_the_last_finite_step_is_saved_and_can_be_resumed(tmp_path, tiny_bert, s
     assert (run / "result.json").exists()
     for name, values in last(whole.folder).items():
         assert torch.equal(values, last(run)[name]), name
+
+
+def test_a_run_resumed_after_a_loss_that_was_not_finite_equals_one_without_it(
+    tmp_path, tiny_bert, short_corpus, explode
+):
+    """The loss of step 6 is infinite once; by step 8, when the log is written, two more steps have drawn dropout."""
+    whole = train(config(tmp_path / "whole", short_corpus, tiny_bert, max_steps=10))
+    explode(6)
+    with pytest.raises(RunError, match="at step 6"):
+        train(config(tmp_path, short_corpus, tiny_bert, max_steps=10))
+    explode(0)
+    result = train(config(tmp_path, short_corpus, tiny_bert, max_steps=10), resume=tmp_path / "runs" / "run")
+    same_run(whole.folder, result.folder)
 
 
 def test_if_the_first_loss_is_not_finite_the_model_is_named_and_nothing_is_left(
@@ -228,3 +246,37 @@ def test_a_run_with_a_development_set_speaks_of_collapse(tmp_path, tiny_bert, sh
     monkeypatch.setattr(sts, "score_vectors", collapse)
     notes = train(config(tmp_path, short_corpus, tiny_bert, max_steps=1, dev=[str(pairs)])).notes
     assert any("The embeddings collapsed (at step 1); lower --lr or raise --temperature" in note for note in notes)
+
+
+@pytest.mark.parametrize("count", [2, 55, 60, 300])
+def test_the_uniformity_of_zero_vectors_is_that_of_equal_vectors(count):
+    assert uniformity(np.zeros((count, 4))) == uniformity(np.ones((count, 4))) == 0
+    vectors = np.random.default_rng(0).normal(size=(count, 4)) * (np.arange(count) % 3 > 0)[:, None]
+    points = [vector / max(np.linalg.norm(vector), 1e-12) for vector in vectors]
+    values = [np.exp(-2 * ((x - y) ** 2).sum()) for i, x in enumerate(points) for j, y in enumerate(points) if i != j]
+    assert uniformity(vectors) == pytest.approx(np.log(np.mean(values)))
+
+
+def test_a_development_set_whose_cosines_are_all_equal_selects_no_step(tmp_path, tiny_bert, short_corpus):
+    path = tmp_path / "same.tsv"
+    path.write_text("5\tone text\tone text\n3\tanother\tanother\n1\ta house\ta house\n", encoding="utf8")
+    result = train(config(tmp_path, short_corpus, tiny_bert, dev=[str(path)], max_steps=2, eval_every=1))
+    assert result.best_step == 0
+    assert result.notes == [
+        "Spearman's correlation could not be computed, because all cosines are equal, at any step, so none was "
+        "selected, and best/ is the model before training."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("suite", "part"), [("sts", "pairs.tsv: nan is a score"), ("geometry", "alignment: nan is a score")]
+)
+def test_compare_explains_a_score_that_is_not_a_number(tmp_path, tiny_bert, suite, part):
+    path = tmp_path / "pairs.tsv"
+    rows = "3\tone text\tone text\n2\tanother\tanother\n1\ta house\ta house\n"
+    path.write_text(rows, encoding="utf8")
+    shutil.copytree(tiny_bert, tmp_path / "other")
+    done = run_here("compare", tiny_bert, tmp_path / "other", "--data", path, "--suite", suite)
+    assert done.returncode == 0, done.stderr
+    assert "nan" in done.stdout.partition("nan is a score")[0]
+    assert part in " ".join(done.stdout.split())

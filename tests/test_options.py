@@ -13,8 +13,8 @@ from cse import InputError, train
 from cse.cli import cli
 from cse.cli.command import Text
 from cse.options import If, Opt, combination_fault, options_of, parse_options
-from cse.training.settings.config import TrainConfig
-from cse.training.settings.values import SETTINGS, TABLES, method_flags
+from cse.training.settings.given import TrainConfig
+from cse.training.settings.names import SETTINGS, TABLES, method_flags
 
 
 @dataclass(frozen=True)

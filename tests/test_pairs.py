@@ -230,7 +230,7 @@ def test_a_kept_mlp_head_is_part_of_the_saved_model(tmp_path, triples, base, kin
     from transformers import AutoModel, AutoTokenizer
 
     config = base.replace(pairs=table(tmp_path, "csv", triples), model=request.getfixturevalue(kind))
-    assert prepare(config).config.keep_head
+    assert prepare(config).settings.model.keep_head
     folder = train(config).folder / "best"
     encoder = Encoder(folder)
     assert encoder.pooling == "cls: the trained pooler"

@@ -113,7 +113,9 @@ def config_of(run_config, shallow, masked_model, few):
 
 def batches_of(run):
     """The batches of all steps, padded to one length, as those of a compiled model on CUDA."""
-    with Prefetcher(run.batches, run.state.encoder.tokenizer, run.config.max_length, device=run.device) as prefetcher:
+    with Prefetcher(
+        run.batches, run.state.encoder.tokenizer, run.settings.data.max_length, device=run.device
+    ) as prefetcher:
         prefetcher.length = prefetcher.longest
         return [prefetcher.get(step) for step in range(STEPS)]
 
@@ -141,7 +143,7 @@ def compare(config, recorder, change=lambda state: None):
     run = prepare(config)
     state, batches, warnings = run.state, batches_of(run), []
     state.train()
-    before, norm = copied(state), run.config.max_grad_norm
+    before, norm = copied(state), run.settings.optimisation.max_grad_norm
     change(state)
     weights, metrics = steps(run, batches, lambda batch, rate: training_step(state, batch, run.forward, rate, norm))
     with torch.no_grad():

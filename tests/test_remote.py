@@ -114,3 +114,11 @@ def test_a_data_set_of_the_hub_is_read(cse, tmp_path, name):
     done = cse("build-tfidf", "hf://datasets/me/wiki", cwd=tmp_path, env=env)
     server.shutdown()
     assert "name the files in it, like 'hf://datasets/me/wiki/*.txt'" in done.stderr
+
+
+def test_a_pattern_matches_files_in_folders_and_not_the_folders(remote):
+    remote.pipe("/texts/more/2.txt", b"a row in a folder\n")
+    remote.mkdir("/texts/more/empty.txt")
+    names = [Path(name).name for name in readers.expand("memory://texts/**/*.txt")]
+    assert names == ["0.txt", "1.txt", "2.txt"]
+    assert len(readers.expand("memory://texts/*")) == 3

@@ -2,22 +2,27 @@
 
 import itertools
 import json
+import random
 import re
 import shutil
+import sys
+import tomllib
 from base64 import b64decode
+from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+import tomli_w
 import torch
 
-from conftest import config_of_eight_steps
+from conftest import config_of_eight_steps, run_here
 from cse import InputError, TfidfIndex, train
 from cse.evaluation.geometry import unit
 from cse.losses.base import focal
-from cse.reports import curves
+from cse.reports import curves, page
 from cse.reports.held_out import compare_models
 from cse.reports.page import report_page
 from cse.reports.runs import differing, find_runs, read_run
@@ -71,13 +76,13 @@ def dev_run(trained, folder, sample_rows):
 
 
 @pytest.fixture(scope="module")
-def material(run):
-    return curves.Material(read_run(run), device="cpu")
+def material(run, tiny_bert):
+    return curves.Material(read_run(run), str(tiny_bert), device="cpu")
 
 
 @pytest.fixture(scope="module")
-def dev_material(dev_run):
-    return curves.Material(read_run(dev_run), device="cpu")
+def dev_material(dev_run, tiny_bert):
+    return curves.Material(read_run(dev_run), str(tiny_bert), device="cpu")
 
 
 def page_of(folder):
@@ -264,7 +269,10 @@ def test_histograms_count_each_pair_in_the_right_group(material, dev_material):
     vectors = material.compared.after
     cosine = float(unit(vectors[first][None])[0] @ unit(vectors[second][None])[0])
     assert groups[same][1][0] == pytest.approx(cosine, abs=1e-6)
-    gold = np.arange(60) % 6  # scores 0 to 5, whose thirds are 0-1, 2-3 and 4-5
+    stored = json.loads((dev_material.run.folder / "data.json").read_text(encoding="utf8"))["dev"]
+    ((_, pairs),) = stored.items()  # those by which best/ was selected
+    gold = np.array(pairs["gold"])
+    assert set(gold) == {0, 1, 2, 3, 4, 5}  # whose thirds are 0-1, 2-3 and 4-5
     thirds = [len(before) for before, _ in dev_material.compared.cosines().values()]
     assert thirds == [int((gold >= 4).sum()), int(((gold == 2) | (gold == 3)).sum()), int((gold <= 1).sum())]
     before, after, spectrum = (drawn_axes(panel) for panel in curves.pair_panels(material.compared))
@@ -347,8 +355,8 @@ def test_focal_curves_equal_the_formula_and_weights_are_derivatives_of_the_loss(
 
 @pytest.mark.parametrize(("which", "left_out"), [("run", ()), ("dev_run", ("focal",)), ("run", ("pairs",))])
 def test_report_writes_its_plots_as_files_and_prints_the_path_of_the_page_last(request, tmp_path, which, left_out):
-    page, pictures = tmp_path / "new" / "page.html", tmp_path / "pictures"
-    flags = ["--no-encode"] if "pairs" in left_out else ["--device", "cpu"]
+    page, pictures, model = tmp_path / "new" / "page.html", tmp_path / "pictures", request.getfixturevalue("tiny_bert")
+    flags = ["--no-encode"] if "pairs" in left_out else ["--device", "cpu", "--before", model]
     done = command("report", request.getfixturevalue(which), "-o", page, "--pictures", pictures, *flags)
     assert done.stdout.splitlines()[-1] == str(page)
     kinds = {"training", "cosines", "alignment", "focal", "pairs"} - {*left_out}
@@ -372,22 +380,33 @@ def test_a_page_can_be_made_for_an_unfinished_run(run, tmp_path):
     assert read_run(copy).result is None
 
 
-def test_sections_are_left_out_if_texts_are_missing_or_models_cannot_be_compared(run, dev_run, tmp_path):
+def test_sections_are_left_out_if_texts_are_missing_or_models_cannot_be_compared(run, tiny_bert, tmp_path):
     copy = copy_of(run, tmp_path, "best", "data.json")
     page = report_page(curves.Material(read_run(copy), device="cpu"))
     assert set(page.left_out) == {"positives and negatives", "pairs"}
     assert "".join(Parsed(page.html).text).count("no data.json") == 2
     shutil.copy(run / "data.json", copy / "data.json")
-    assert "no encoder there" in report_page(curves.Material(read_run(copy))).left_out["pairs"]
-    gone = copy_of(dev_run, tmp_path / "dev")
-    for folder, old, new, message in (
-        (copy, "encoder_methods = []", 'encoder_methods = ["prompt"]', "--encoder-method prompt"),
-        (gone, "dev.tsv", "gone.tsv", r"gone\.tsv: no such file"),
-    ):
-        config = (folder / "config.toml").read_text(encoding="utf8")
-        (folder / "config.toml").write_text(config.replace(old, new))
-        with pytest.raises((InputError, OSError), match=message):
-            compare_models(read_run(folder))
+    assert "no encoder there" in report_page(curves.Material(read_run(copy), str(tiny_bert))).left_out["pairs"]
+    config = (copy / "config.toml").read_text(encoding="utf8")
+    (copy / "config.toml").write_text(config.replace("encoder_methods = []", 'encoder_methods = ["prompt"]'))
+    with pytest.raises(InputError, match="--encoder-method prompt"):
+        compare_models(read_run(copy), str(tiny_bert))
+
+
+def test_a_page_shows_no_file_outside_the_run_that_its_configuration_names(dev_run, tiny_bert, tmp_path):
+    secret, opened = tmp_path / "secret.tsv", []
+    secret.write_text("1\tprivate words\tof nobody else\n2\tmore private words\tof nobody\n", encoding="utf8")
+    copy = copy_of(dev_run, tmp_path)
+    config = (copy / "config.toml").read_text(encoding="utf8").replace(str(dev_run.parents[1] / "dev.tsv"), str(secret))
+    assert str(secret) in config
+    (copy / "config.toml").write_text(config, encoding="utf8")
+    sys.addaudithook(lambda event, found: opened.append(str(found[0])) if event == "open" else None)
+    page = report_page(curves.Material(read_run(copy)))
+    assert page.left_out["pairs"].endswith(f"--before {tiny_bert}")
+    shown = report_page(curves.Material(read_run(copy), str(tiny_bert), device="cpu"))
+    assert "pairs" not in shown.left_out
+    assert str(secret) not in opened
+    assert "private" not in "".join(Parsed(shown.html).text).replace(str(secret), "")
 
 
 def test_runs_are_listed_with_the_settings_that_differ(cse, run, dev_run, folder):
@@ -460,3 +479,89 @@ def test_the_page_shows_the_verdict_of_the_run_first(run, tmp_path):
     before, after = stored["before"]["mrr"], stored["best"]["mrr"]
     changes = {"before": before, "after": after, "difference": after - before}
     assert page.changes[0] == {"name": "Mean reciprocal rank of the other half", **changes}
+
+
+def test_a_picture_that_cannot_be_written_ends_the_command_with_its_name(run, tmp_path):
+    (tmp_path / "pictures" / "cosines.png").mkdir(parents=True)
+    flags = ("-o", tmp_path / "page.html", "--pictures", tmp_path / "pictures", "--no-encode")
+    done = run_here("report", run, *flags)
+    assert done.returncode == 2
+    assert "cosines.png: is a directory" in "".join(done.stderr.split("\n"))
+
+
+# Values that are put in the place of each value of the files of a run; the last one removes it.
+OTHERS = [
+    None,
+    True,
+    -1,
+    2.5,
+    10**400,
+    1e308,
+    float("inf"),
+    "",
+    "x",
+    "\ud800",
+    [],
+    {},
+    [[1]],
+    {"a": {"b": 1}},
+    "REMOVED",
+]
+
+
+def places(value, at=()):
+    yield at
+    items = value.items() if isinstance(value, dict) else list(enumerate(value))[:2] if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*at, key))
+
+
+def changed(value, place, other):
+    if not place:
+        return {} if other == "REMOVED" else other
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    if len(place) == 1 and other == "REMOVED":
+        del copy[place[0]]
+    else:
+        copy[place[0]] = changed(value[place[0]], place[1:], other)
+    return copy
+
+
+def dumped(file, value):
+    """Returns the content of a file; None if its format cannot hold the value."""
+    try:
+        if file == "config.toml":
+            return tomli_w.dumps(value).encode()
+        if file == "log.jsonl":
+            return "".join(json.dumps(line) + "\n" for line in value).encode()
+        return json.dumps(value).encode()
+    except (TypeError, AttributeError, ValueError):
+        return None
+
+
+@pytest.mark.parametrize("which", ["run", "dev_run"])
+@pytest.mark.parametrize("file", ["config.toml", "log.jsonl", "result.json", "environment.json", "data.json"])
+def test_a_changed_file_of_a_run_gives_a_page_or_one_sentence(request, tmp_path, monkeypatch, file, which):
+    """At all levels of the file: 300 changed files in all. The panels are drawn in each tenth page."""
+    text = (request.getfixturevalue(which) / file).read_text(encoding="utf8")
+    copy = copy_of(request.getfixturevalue(which), tmp_path, "best", "tensorboard")
+    parsed = {"config.toml": tomllib.loads, "log.jsonl": lambda text: [*map(json.loads, text.splitlines())]}
+    value = parsed.get(file, json.loads)(text)
+    cases = [(place, other) for place in places(value) for other in OTHERS]
+    drawn, outcomes = page.drawn, Counter()
+    for place, other in random.Random(file + which).sample(cases, 90):
+        content = dumped(file, changed(value, place, other))
+        if content is None or outcomes.total() == 30:
+            continue
+        (copy / file).write_bytes(content)
+        draw = outcomes.total() % 10 == 0
+        monkeypatch.setattr(page, "drawn", drawn if draw else lambda *_: b"")
+        try:
+            report_page(curves.Material(read_run(copy), encode=False)).html.encode()
+            differing(find_runs(copy))
+            outcomes["page"] += 1
+        except InputError as error:
+            outcomes["sentence" if str(copy) in str(error) and "\n" not in str(error) else "other"] += 1
+    assert outcomes.total() == 30
+    assert outcomes["sentence"] or file == "config.toml"  # most values of settings are only shown
+    assert not outcomes["other"]

@@ -9,9 +9,10 @@ import signal
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
-from cse import InputError, TfidfIndex, TrainConfig, train
+from cse import InputError, TfidfIndex, TrainConfig, _core, train
 from cse.cli import main
 from cse.errors import RunError
 from cse.io import fresh_folder, remove_leftovers
@@ -77,7 +78,7 @@ def test_a_link_inside_a_run_is_never_written_through(finished_run, tmp_path, cs
         (run / name).symlink_to(other)
         done = cse(*command)
         assert done.returncode == 2
-        assert f"{name}: is a link, and a run writes only into its own folder" in " ".join(done.stderr.split())
+        assert f"{name}: is a link out of the folder" in " ".join(done.stderr.split())
         assert other.read_text(encoding="utf8") == "kept"
         (run / name).unlink()
     (run / "checkpoints").rename(tmp_path / "moved")
@@ -382,3 +383,36 @@ def test_options_of_the_run_may_be_repeated_on_resume(run_config):
         assert train(resumed_config(folder, {"options": options}), resume=folder).steps == 4
     with pytest.raises(InputError, match=r"--beta 0.4 \(the run has 0.5\) cannot change"):
         resumed_config(folder, {"options": {"una": {"beta": 0.4}}})
+
+
+def test_a_disk_that_is_full_at_the_first_checkpoint_leaves_a_run_that_the_same_command_begins_again(run_config, full):
+    class Fill(Callback):
+        def on_step_end(self, step, steps):
+            full()
+
+    config = run_config.replace(save_every=2, name="run", max_steps=4)
+    with pytest.raises(RunError, match=r"checkpoint of step 2 could not be written, .*last holds the encoder"):
+        train(config, Fill())
+    folder = Path(run_config.output) / "run"
+    with pytest.raises(InputError, match="ended before its first checkpoint; begin it again: cse train --config"):
+        resumed_config(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cse.training.folder.outputs.save_file", safetensors.torch.save_file)
+        assert train(config).steps == 4
+    assert [path.name for path in list_checkpoints(folder)] == ["step-00000004"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"step": "4"}, {"viewed": [1]}, {"selection": {"records": [[]]}}, {"data": {"files": 1}}]
+)
+def test_a_checkpoint_whose_state_has_another_shape_is_refused_although_its_hash_is_right(finished_run, change):
+    folder = list_checkpoints(finished_run)[-1]
+    state = json.loads((folder / "state.json").read_text())
+    for name, value in change.items():
+        state[name] = {**state[name], **value} if isinstance(value, dict) else value
+    (folder / "state.json").write_text(json.dumps(state))
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["state.json"] = _core.hash_file(str(folder / "state.json"))
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(RunError, match=rf"the checkpoint is damaged \(.*{next(iter(change))}: .*must be "):
+        train(resumed_config(finished_run, {"max_steps": 9}), resume=finished_run)

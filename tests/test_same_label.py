@@ -48,7 +48,9 @@ def pairing(texts, classes, rest=None, **options):
     names = sorted({str(number) for number in classes if number >= 0})
     context = Context(corpus=Corpus.from_texts(texts), classes=Classes("label", names, np.array(classes)))
     context.rows = np.arange(len(texts))
-    return SameLabel(SameLabelOptions(**options), context, rest)
+    method = SameLabel(SameLabelOptions(**options), context)
+    method.rest = rest
+    return method
 
 
 def test_a_text_with_two_labels_has_no_class_and_equal_texts_have_the_same(tmp_path):
@@ -119,7 +121,7 @@ def test_rows_with_the_same_label_are_not_negatives(learning, changes):
     (batch,) = first_batches(run)
     views = gathered_views(run.state, Inputs(batch, "cpu"), run.forward, World())
     found = propagate(run.state, batch, run.forward)["loss"]
-    margin = run.config.contrastive.margin
+    margin = run.settings.contrastive.margin
     labels = [number // 5 % 3 if number % 5 == 0 else -1 - number for number in batch.rows]
     assert len(set(labels)) < len(labels)
     names = ["anchor", "positive"]
@@ -135,7 +137,7 @@ def test_rows_with_the_same_label_are_not_negatives(learning, changes):
                     if is_positive or its != label:
                         s = cosine_similarity(views[one][row], views[other][place], dim=0)
                         focal = s * (s + margin * (not is_positive))
-                        logits[other, place] = (focal if changes.get("loss") else s) / run.config.temperature
+                        logits[other, place] = (focal if changes.get("loss") else s) / run.settings.loss.temperature
             own = logits[columns[-1] if one == "anchor" else "anchor", row]
             losses.append(torch.logsumexp(torch.stack(list(logits.values())), 0) - own)
     assert found.item() == pytest.approx(torch.stack(losses).mean().item(), abs=1e-9)

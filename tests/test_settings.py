@@ -7,15 +7,16 @@ from click.testing import CliRunner
 
 from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.cli import cli
+from cse.training.folder.stored import repeated
 from cse.training.loop import resumed_config
-from cse.training.settings.precedence import repeated, resolve, with_preset
-from cse.training.settings.values import SETTINGS, merge
+from cse.training.settings.given import merge
 from cse.training.setup import prepare
+from runs import resolved
 
 
 def stored_by(family="bert-base", **values):
     """Returns the contents of the configuration file of a run with the settings ``values``."""
-    return tomllib.loads(resolve(TrainConfig(**values), family).to_toml())
+    return tomllib.loads(resolved(TrainConfig(**values), family).to_toml())
 
 
 def config(tmp_path, corpus, model, **values):
@@ -42,29 +43,30 @@ def config(tmp_path, corpus, model, **values):
 )
 def test_flags_override_a_stored_configuration(first, given, expected):
     kept, _ = repeated(stored_by(**first), given)
-    config = resolve(TrainConfig(**merge(given, kept)), "bert-base")
-    assert {name: getattr(config, name) for name in expected} == expected
+    values = resolved(TrainConfig(**merge(given, kept))).values()
+    assert {name: values[name] for name in expected} == expected
 
 
 def test_a_run_repeated_with_another_model_has_the_defaults_of_that_model():
     kept, _ = repeated(stored_by(batch_size=48), {"model": "roberta-base"})
-    config = resolve(TrainConfig(**merge({"model": "roberta-base"}, kept)), "roberta-base")
-    assert (config.lr, config.batch_size) == (1e-5, 48)
+    optimisation = resolved(TrainConfig(**merge({"model": "roberta-base"}, kept)), "roberta-base").optimisation
+    assert (optimisation.lr, optimisation.batch_size) == (1e-5, 48)
     assert "lr" not in kept
     kept, _ = repeated(stored_by("encoder"), {"model": "bert-base"})
-    config = resolve(TrainConfig(**merge({"model": "bert-base"}, kept)), "bert-base")
-    assert (config.positive, config.max_steps, config.merge_with_base) == ("dropout", None, 0.0)
+    settings = resolved(TrainConfig(**merge({"model": "bert-base"}, kept)))
+    assert settings.methods.positive == "dropout"
+    assert (settings.optimisation.max_steps, settings.optimisation.merge_with_base) == (None, 0.0)
 
 
 @pytest.mark.parametrize("family", ["encoder", "bert-base"])
 def test_the_preset_adapt_equals_the_defaults_of_the_family_adapt(family):
     for values in ({}, {"loss": "focal", "una": True}, {"loss": "mixed"}, {"pairs": "nli.csv"}):
-        preset = resolve(with_preset(TrainConfig(preset="encoder", model="m", **values)), family)
-        own = resolve(TrainConfig(model="m", **values), "encoder")
+        preset = resolved(TrainConfig(preset="encoder", model="m", **values), family)
+        own = resolved(TrainConfig(model="m", **values), "encoder")
         # The defaults of a family include options of methods that the run does not use.
-        assert {name: getattr(preset, name) for name in SETTINGS} == {name: getattr(own, name) for name in SETTINGS}
+        assert {**preset.values(), "options": {}} == {**own.values(), "options": {}}
         assert {**own.options, **preset.options} == own.options
-        assert {preset.positive, *preset.negatives} - {"labelled"} <= set(preset.options)
+        assert {preset.methods.positive, *preset.methods.negatives} - {"labelled"} <= set(preset.options)
 
 
 RELEASED = {
@@ -89,8 +91,8 @@ RELEASED = {
 
 @pytest.mark.parametrize("name", RELEASED)
 def test_a_preset_has_the_settings_of_the_released_code(name):
-    config = resolve(TrainConfig(preset=name, dev="stsb.dev.tsv"), "bert-base")
-    assert {key: getattr(config, key) for key in RELEASED[name]} == RELEASED[name]
+    config = resolved(TrainConfig(preset=name, dev="stsb.dev.tsv"))
+    assert {key: config.values()[key] for key in RELEASED[name]} == RELEASED[name]
     if name.startswith("scd"):
         assert config.options["scd"]["width"] == 4096
 
@@ -121,7 +123,7 @@ def test_config_toml_stores_given_values_separately_from_resolved_values(tmp_pat
     # With another output folder, all values are repeated; with another loss, the defaults of that loss apply.
     assert repeated(stored, {"output": "elsewhere"})[0]["temperature"] == 0.07
     kept, _ = repeated(stored, {"loss": "standard"})
-    assert resolve(TrainConfig(**merge({"loss": "standard"}, kept)), "bert-base").temperature == 0.05
+    assert resolved(TrainConfig(**merge({"loss": "standard"}, kept))).loss.temperature == 0.05
     # A resumed run also stores the given values separately, including those given on resuming.
     again = train(resumed_config(run.folder, {"max_steps": 3}), resume=run.folder)
     stored = tomllib.loads((again.folder / "config.toml").read_text(encoding="utf8"))
@@ -136,7 +138,7 @@ def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, short_corpus, tin
     preset = config(tmp_path, short_corpus, tiny_bert, preset="una-bert-base", max_steps=1)
     with pytest.raises(InputError, match="cse build-tfidf CORPUS --tokenizer treebank"):
         prepare(preset)
-    assert prepare(preset.replace(tfidf=tmp_path / "treebank")).config.options["una"]["surface"] == "plain"
+    assert prepare(preset.replace(tfidf=tmp_path / "treebank")).settings.options["una"]["surface"] == "plain"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +195,7 @@ def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, short_corpus, tin
 )
 def test_settings_without_effect_are_refused(values, message):
     with pytest.raises(InputError, match=message):
-        resolve(TrainConfig(**values), "bert-base")
+        resolved(TrainConfig(**values))
 
 
 @pytest.mark.parametrize(
@@ -211,7 +213,7 @@ def test_settings_without_effect_are_refused(values, message):
     ],
 )
 def test_settings_with_an_effect_and_values_of_presets_are_accepted(values):
-    resolve(TrainConfig(**values), "bert-base")
+    resolved(TrainConfig(**values))
 
 
 @pytest.mark.slow
@@ -269,7 +271,7 @@ def test_options_without_effect_are_found_in_the_given_values_of_a_configuration
         '[given]\nnegatives = ["una"]\n[given.una]\nradius = 5\nreplace_with = "random"\n'
     )
     with pytest.raises(InputError, match="--radius has no effect without --replace-with radius"):
-        resolve(TrainConfig.from_toml(config), "bert-base")
+        resolved(TrainConfig.from_toml(config))
 
 
 @pytest.mark.parametrize("values", [{"mlm_weight": []}, {"mlm_weight": ""}, {"lora": []}])

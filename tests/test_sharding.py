@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from unittest import mock
 
@@ -24,6 +25,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from cse import Encoder, InputError, TfidfIndex, sharding
+from cse import cluster as connection
 from cse.data.readers import SourceFile, reading_options
 from cse.tfidf.build import build_index
 from cse.tfidf.options import word_options
@@ -355,3 +357,40 @@ def test_a_signal_ends_a_command_on_a_cluster_as_any_other(cluster, shards):
     assert process.returncode == 143
     assert errors.endswith("Terminated.\n")
     assert "***" not in errors
+
+
+class Silent(BaseHTTPRequestHandler):
+    """A server that is no Ray cluster."""
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("127.0.0.1:HTTP", "did not answer as a Ray cluster within 12 seconds"),
+        ("ray://127.0.0.1:SILENT", "did not answer as a Ray cluster within 12 seconds"),
+        ("127.0.0.1:SILENT", "did not answer as a Ray cluster within 12 seconds"),
+        ("http://127.0.0.1:HTTP", "Invalid Ray address"),
+        ("localhost", "Invalid address format: localhost"),
+        ("127.0.0.1:1", "Connection refused"),
+    ],
+)
+def test_waiting_for_an_address_that_is_no_ray_cluster_ends_in_one_sentence(monkeypatch, address, why):
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'cse[ray]'")
+    server, silent = ThreadingHTTPServer(("127.0.0.1", 0), Silent), socket.create_server(("127.0.0.1", 0))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    for name, port in (("HTTP", server.server_address[1]), ("SILENT", silent.getsockname()[1])):
+        address = address.replace(name, str(port))
+    if why.startswith("did not"):
+        monkeypatch.setattr(connection, "ANSWERING", 12.0)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    began = time.monotonic()
+    match = rf"--engine ray: no cluster could be reached \(.*{why}.*; check RAY_ADDRESS"
+    with pytest.raises(InputError, match=match), connection.connected():
+        pass
+    assert time.monotonic() - began < connection.ANSWERING + 2 <= 30
+    server.shutdown()
+    silent.close()

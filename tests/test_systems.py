@@ -168,7 +168,7 @@ def test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait(run_config, 
 
     Gradients are left out, because autograd needs a GPU for tensors on CUDA, even if they are fake.
     """
-    monkeypatch.setattr("cse.training.step.state.use_fast_dropout", mask_always)
+    monkeypatch.setattr("cse.training.step.acceleration.use_fast_dropout", mask_always)
     monkeypatch.setattr("cse.encoder.device.for_transfer", lambda tensor, device: tensor)  # there is no pinned memory
     monkeypatch.setattr(torch.Tensor, "backward", lambda total: None)
     monkeypatch.setattr(torch.autograd, "grad", lambda output, *inputs: tuple(map(torch.zeros_like, inputs)))

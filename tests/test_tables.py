@@ -12,6 +12,7 @@ from cse import InputError
 from cse.data import tables
 from cse.data.corpus import Corpus
 from cse.data.readers import resolve
+from cse.data.tables import column_values
 from cse.evaluation.base import read_pairs
 from cse.io import parse_json, read_json, read_toml
 
@@ -179,3 +180,31 @@ class Shape(TypedDict):
 def test_a_value_of_another_shape_is_refused_with_its_place(content, message):
     with pytest.raises(InputError, match=message):
         parse_json(content, Shape, "w")
+
+
+def test_a_parquet_file_with_a_wrong_byte_in_a_page_is_refused(tmp_path):
+    """Each of 20 wrong bytes in the texts, whose pages have checksums."""
+    path, texts = tmp_path / "texts.parquet", [f"sentence {number} of the table" for number in range(200)]
+    pq.write_table(pa.table({"text": texts}), path, compression="none", use_dictionary=False, write_page_checksum=True)
+    content = path.read_bytes()
+    begin, end, refused = content.index(b"sentence 0"), content.index(b"sentence 199"), []
+    assert [*column_values(str(path), "text")] == texts
+    for place in range(begin, end, (end - begin) // 20):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        try:
+            assert [*column_values(str(path), "text")] == texts  # the byte is in the statistics of the page
+        except InputError as error:
+            refused.append(str(error))
+    assert len(refused) > 15
+    assert all("cannot be read as a table" in why for why in refused)
+
+
+@pytest.mark.parametrize("padding", [b"", b"\0" * 700, b"\0" * 70_000])
+def test_zeros_at_the_end_of_a_gzip_file_and_between_its_members_are_left_out(tmp_path, padding):
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"text\none\n") + padding + gzip.compress(b"two\n") + padding)
+    assert [*column_values(str(tmp_path / "t.csv.gz"), "text")] == ["one", "two"]
+    (tmp_path / "t.txt.gz").write_bytes(gzip.compress(b"one\n") + padding + gzip.compress(b"two\n") + padding)
+    assert Corpus.read([str(tmp_path / "t.txt.gz")]).take([0, 1]) == ["one", "two"]
+    (tmp_path / "t.txt.gz").write_bytes(gzip.compress(b"one\n") + padding + b"rest")
+    with pytest.raises((InputError, OSError), match=r"t\.txt\.gz"):
+        Corpus.read([str(tmp_path / "t.txt.gz")])

@@ -26,10 +26,10 @@ from cse.evaluation.base import read_pairs
 from cse.evaluation.sts import score_pairs
 from cse.training.loop import resumed_config
 from cse.training.selection import halve
-from cse.training.settings.precedence import resolve
+from cse.training.settings.given import flat
 from cse.training.settings.presets import preset_names
 from cse.training.setup import prepare
-from runs import batches_of, records_of, same_run, weights
+from runs import batches_of, records_of, resolved, same_run, weights
 
 DROPOUT = Dropout(DropoutOptions(), Context())
 
@@ -156,7 +156,7 @@ def test_held_out_rows_are_distinct_and_long_and_never_used_for_training(sample,
 def test_every_epoch_has_each_row_at_most_once_and_an_order_of_its_own(sample, base):
     corpus = Corpus.read([str(sample)])
     rows = np.arange(0, 10_000, 100)
-    config = resolve(base.replace(batch_size=9, epochs=2, max_steps=None), "bert-base")
+    config = resolved(base.replace(batch_size=9, epochs=2, max_steps=None))
     batches = batches_of(config, corpus, rows, DROPOUT)
     epochs = [np.concatenate([batches[step].rows for step in range(e * 11, e * 11 + 11)]) for e in (0, 1)]
     # 100 rows give eleven batches of nine; the one remaining row would have no negatives and is left out.
@@ -173,7 +173,7 @@ def test_every_epoch_has_each_row_at_most_once_and_an_order_of_its_own(sample, b
 )  # fmt: skip
 def test_the_number_of_steps_follows_from_epochs_and_max_steps(sample, epochs, max_steps, accumulate, steps):
     limits = {"epochs": epochs, "max_steps": max_steps, "accumulate": accumulate}
-    config = resolve(TrainConfig(model="m", batch_size=9, **limits), "bert-base")
+    config = resolved(TrainConfig(model="m", batch_size=9, **limits))
     batches = batches_of(config, Corpus.read([str(sample)]), np.arange(0, 10_000, 100), DROPOUT)
     assert len(batches) == steps
     last = batches[batches.of_step(steps - 1)[-1]]
@@ -189,7 +189,7 @@ def test_negatives_are_drawn_with_the_options_of_the_run(base, short_rows):
         config = base.replace(una=table, negatives=("una",), min_df=3, max_terms=2000)
         run = prepare(config)
         if "radius" in table:
-            assert run.config.options["una"]["radius"] == round(0.05 * len(index))
+            assert run.settings.options["una"]["radius"] == round(0.05 * len(index))
         batch = run.batches[0]
         rows = batch.rows.tolist()
         expected = index.augment([short_rows[row] for row in rows], rows=rows, seed=config.seed, **table)
@@ -266,7 +266,7 @@ def test_a_training_step_equals_one_written_in_plain_pytorch(base):
     corpus = Corpus.read(list(config.corpus))
     una = UNA(UNAOptions(), Context(lambda _: TfidfIndex.open(config.tfidf)))
     rows = hold_out(corpus, 0, wanted=True).train
-    batch = batches_of(resolve(config, "bert-base"), corpus, rows, DROPOUT, [una])[0]
+    batch = batches_of(resolved(config), corpus, rows, DROPOUT, [una])[0]
     torch.manual_seed(0)
     model = load_encoder(find_model(config.model), "avg")
     use_fast_dropout(model.backbone)
@@ -337,9 +337,8 @@ SIMCSE, UNA_BERT = {"preset": "simcse-bert-base"}, {"preset": "una-bert-base"}
     ],
 )
 def test_settings_follow_the_order_of_precedence(values, family, own_pooler, fields, expected):
-    config = resolve(TrainConfig(**values), family, own_pooler)
-    una = config.options.get("una", {})
-    found = tuple(una[n.removeprefix("una.")] if "." in n else getattr(config, n) for n in fields.split())
+    settings = flat(resolved(TrainConfig(**values), family, own_pooler).values())
+    found = tuple(settings[name] for name in fields.split())
     assert found == expected
 
 
@@ -348,9 +347,10 @@ def test_every_preset_is_a_valid_configuration():
     for name in preset_names():
         # The supervised presets, and the one for queries, need a file of pairs.
         given = {"pairs": "nli.csv"} if "sup" in name or name == "encoder-queries" else {}
-        resolve(TrainConfig(preset=name, **given), "-".join(name.split("-")[-2:]) if "bert" in name else "encoder")
-    una = resolve(TrainConfig(preset="una-roberta-base"), "roberta-base")
-    assert (una.lr, una.lr_scheduler, una.max_grad_norm) == (5e-6, "constant", 0.0)
+        resolved(TrainConfig(preset=name, **given), "-".join(name.split("-")[-2:]) if "bert" in name else "encoder")
+    una = resolved(TrainConfig(preset="una-roberta-base"), "roberta-base")
+    optimisation = una.optimisation
+    assert (optimisation.lr, optimisation.lr_scheduler, optimisation.max_grad_norm) == (5e-6, "constant", 0.0)
     assert (una.options["una"]["radius"], una.options["una"]["every"]) == (4000, 5)
 
 

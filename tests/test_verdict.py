@@ -466,8 +466,8 @@ def test_a_stopped_run_resumes_at_its_fold_with_the_same_verdict(base, few, monk
     begun = []
 
     class Stop(Callback):
-        def on_status(self, text):
-            if "that judge" in text:
+        def on_progress(self, text, done, total, unit):
+            if "to judge" in text and done == 1:
                 begun.append(text)
                 if len(begun) == 3:
                     raise MemoryError("a crash")
@@ -475,9 +475,29 @@ def test_a_stopped_run_resumes_at_its_fold_with_the_same_verdict(base, few, monk
     with pytest.raises(MemoryError):
         train(config.replace(name="cut"), Stop())
     folder = whole.folder.with_name("cut")
-    assert sorted(path.name for path in (folder / folds.FOLDS).iterdir()) == ["1.json", "2.json"]
+    assert sorted(path.name for path in (folder / folds.FOLDS).glob("*.json")) == ["1.json", "2.json"]
     assert train(config.replace(name="cut"), Stop(), resume=folder).verdict == whole.verdict
     assert len(begun) == 4
+
+
+def test_a_run_that_is_stopped_within_a_fold_resumes_there(base, few, monkeypatch):
+    monkeypatch.setattr("cse.training.selection.MOST_LOST", 1e9)
+    config = learning(base, few, max_steps=3, batch_size=4, folds=2, save_every=1)
+    whole = train(config.replace(name="whole"))
+    steps = []
+
+    class Stop(Callback):
+        def on_progress(self, text, step, total, unit):
+            steps.extend([step] if "to judge" in text else [])
+            if len(steps) == 5:  # the second one of the second fold
+                raise MemoryError("a crash")
+
+    with pytest.raises(MemoryError):
+        train(config.replace(name="cut"), Stop())
+    assert train(config.replace(name="cut"), Stop(), resume=whole.folder.with_name("cut")).verdict == whole.verdict
+    assert steps == [1, 2, 3, 1, 2, 2, 3]
+    with pytest.raises(InputError, match="--folds: 1 leaves no labels to learn from"):
+        prepare(learning(base, few, folds=1))
 
 
 def test_two_runs_are_compared_by_what_judged_them_without_rows_that_either_was_trained_on(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .training.callbacks import Callback, ProgressCallback
     from .training.loop import train
     from .training.run import RunResult
-    from .training.settings.config import TrainConfig
+    from .training.settings.given import TrainConfig
 
 __all__ = [
     "Callback",
@@ -51,7 +51,7 @@ _MODULES = {
     "RunResult": ".training.run",
     "SearchIndex": ".search.index",
     "TfidfIndex": ".tfidf.index",
-    "TrainConfig": ".training.settings.config",
+    "TrainConfig": ".training.settings.given",
     "compare": ".evaluation.run",
     "evaluate": ".evaluation.run",
     "train": ".training.loop",

@@ -6,18 +6,32 @@ import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from tempfile import TemporaryFile
 from typing import Any
 
 from .background import STOPPING
-from .errors import InputError, first_line
+from .errors import InputError, first_line, shortened
 
 RETRIES = 3
 """Maximum number of times that a task is repeated because its worker was lost."""
 CONNECTING = 10.0
 """Seconds in which a cluster must accept a connection."""
+ANSWERING = 28.0
+"""Seconds in which a cluster must answer, from the beginning."""
+ATTEMPT = """
+import logging, sys
+try:
+    import ray
+    ray.init(log_to_driver=False, logging_level=logging.CRITICAL)
+except Exception as error:
+    sys.exit(" ".join(str(error).split()) or type(error).__name__)
+"""
 
 
 @contextmanager
@@ -36,16 +50,15 @@ def connected() -> Iterator[Any]:
     if ours:
         handlers = {number: signal.getsignal(number) for number in STOPPING}
         try:
-            host, _, port = os.environ.get("RAY_ADDRESS", "").rpartition("://")[2].rpartition(":")
-            if host and port.isdigit():  # Ray would wait for an address that does not accept a connection
-                socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECTING).close()
+            if (address := os.environ.get("RAY_ADDRESS", "")) not in ("", "local"):
+                _try(address)
             ray.init(log_to_driver=False, logging_level=logging.ERROR)
             if threading.current_thread() is threading.main_thread():  # Ray's own handler exits with another code
                 for number, handler in handlers.items():
                     signal.signal(number, handler)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, ValueError, ImportError) as error:
             raise InputError(
-                f"--engine ray: no cluster could be reached ({first_line(error)}); check RAY_ADDRESS"
+                f"--engine ray: no cluster could be reached ({shortened(first_line(error))}); check RAY_ADDRESS"
             ) from None
     try:
         yield ray
@@ -59,6 +72,31 @@ def connected() -> Iterator[Any]:
     finally:
         if ours:
             ray.shutdown()
+
+
+def _try(address: str) -> None:
+    """Raises ``OSError`` if no cluster answers at an address; tries it in another process.
+
+    Ray itself waits for an address that accepts no connection, and without end for a server of another kind, or ends
+    the process.
+    """
+    until = time.monotonic() + ANSWERING
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECTING).close()
+    with TemporaryFile() as errors:
+        attempt = subprocess.Popen([sys.executable, "-c", ATTEMPT], stdout=subprocess.DEVNULL, stderr=errors)
+        try:
+            code = attempt.wait(until - time.monotonic())
+        except subprocess.TimeoutExpired:
+            raise OSError(f"{address} did not answer as a Ray cluster within {ANSWERING:g} seconds") from None
+        finally:
+            attempt.kill()
+            attempt.wait()
+        if code:
+            errors.seek(0)
+            lines = errors.read().decode("utf8", "replace").splitlines() if code == 1 else []
+            raise OSError(lines[-1] if lines else f"{address} did not answer as a Ray cluster")
 
 
 def enter(home: str) -> None:

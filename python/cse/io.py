@@ -15,7 +15,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
@@ -94,9 +94,12 @@ def naming(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        temporary = error.filename is not None and is_temporary(Path(os.fsdecode(error.filename)))
-        if (error.filename is not None and not temporary) or error.errno is None:
+        where = Path() if error.filename is None else Path(os.fsdecode(error.filename))
+        temporary = any(map(is_temporary, (where, *where.parents)))
+        if error.filename is not None and not temporary:
             raise
+        if error.errno is None:  # as raised by NumPy, with the numbers of bytes
+            raise OSError(f"{path}: cannot be written ({first_line(error)})") from None
         raise OSError(error.errno, error.strerror, str(path)) from None
     except Exception as error:
         if "os error" not in str(error) and "Error while serializing" not in str(error):
@@ -268,8 +271,44 @@ def check_files(folder: Path, hashes: Mapping[str, str], names: Iterable[str]) -
             pass
 
 
-def contents(folder: Path) -> set[str]:
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+def contents(folder: Path, names: Collection[str] = ()) -> set[str]:
+    """Returns the paths, relative to a folder of a run or model, of its files, which may be read and copied.
+
+    Hidden files are left out, and with ``names`` all that are not in files or folders of these names. Links to folders
+    are not followed. Raises ``InputError`` for a link out of the folder, which would lead to files that the user did
+    not name. In the cache of the hub, the files of a snapshot are links to the blobs of the same model.
+    """
+    root = os.path.realpath(folder)
+    bound = os.path.dirname(os.path.dirname(root)) if os.path.basename(os.path.dirname(root)) == "snapshots" else root
+    found = set()
+    for place, folders, files in os.walk(folder):
+        top = Path(place) == Path(folder)
+        kept = [name for name in (*folders, *files) if name[0] != "." and not (top and names and name not in names)]
+        for path in (Path(place, name) for name in kept):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(bound):
+                raise InputError(f"{path}: is a link out of the folder; put a copy in its place, or remove it")
+            if path.is_file():
+                found.add(path.relative_to(folder).as_posix())
+        folders[:] = [name for name in folders if name in kept]
+    return found
+
+
+def copy_files(source: Path, target: Path, names: Iterable[str], *, link_weights: bool = False) -> None:
+    """Copies files from a folder to the same paths in another one, with their permissions.
+
+    With ``link_weights``, weights, which a run never modifies in place, become hard links if the file system has these.
+    """
+    for name in sorted(names):
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if link_weights and name.endswith(".safetensors"):
+            with suppress(OSError):
+                os.link(source / name, copy)
+                continue
+        with open(source / name, "rb") as content, naming(copy), open(copy, "wb") as file:
+            shutil.copyfileobj(content, file)
+            file.close()
+            copy_mode(source / name, copy)
 
 
 class LineFile:
@@ -360,6 +399,18 @@ def _record(line: bytes) -> Any:
     return json.loads(text) if check.decode("ascii", "replace") == hash_bytes(text) else None
 
 
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a record, to be written as JSON, with a hash of its values; see ``is_sealed``."""
+    values = json.loads(dumps(record))
+    return {**values, "check": hash_bytes(dumps(values).encode())}
+
+
+def is_sealed(record: Any) -> bool:
+    """Returns whether a record that was read from JSON has the values with which ``sealed`` made it."""
+    values = dict(record)
+    return bool(values.pop("check", None) == hash_bytes(dumps(values).encode()))
+
+
 SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -412,16 +463,23 @@ def _parsed(form: str, parse: Callable[[], object], shape: type[T], where: objec
 def checked(value: object, shape: type[T], where: object, remedy: str = "") -> T:
     """Returns a value unchanged if it has the declared shape, else raises ``InputError`` that names the place in it.
 
-    A shape is a type of ``_KINDS``, ``Any``, a union, or a ``TypedDict``, whose other keys are not checked.
+    A shape is a type of ``_KINDS``, ``Any``, a union, a tuple, or a ``TypedDict``, whose other keys are not checked,
+    unless it has ``__other__``, the shape of their values.
     """
     if fault := _fault(value, shape):
         raise InputError(f"{where}: {fault}{remedy}")
     return value  # type: ignore[return-value]
 
 
+class Finite(float):
+    """The shape of a number that can be shown and drawn; other numbers may be NaN, infinite or of any size."""
+
+
 # What JSON and TOML hold, by the Python type, for messages; a boolean is not an integer.
 _KINDS: dict[Any, tuple[tuple[type, ...], str]] = {
-    int: ((int,), "an integer"),
+    int: ((int,), "an integer"),  # of 64 bits
+    Finite: ((int, float), "a finite number"),  # below 1e30
+    tuple: ((list,), "a list"),
     float: ((int, float), "a number"),
     str: ((str,), "text"),
     bool: ((bool,), "true or false"),
@@ -446,17 +504,27 @@ def _fault(value: Any, shape: Any, place: str = "") -> str:
         return "" if "" in faults else others[0] if others else f"{place}must be {allowed}, got {shown(value)}"
     fields = _fields(kind) if is_typeddict(kind) else {}
     types, name = _KINDS[dict if fields else kind]
-    if not isinstance(value, types) or (isinstance(value, bool) and kind is not bool):
+    limit = {int: 2**63, Finite: 1e30}.get(kind)
+    fits = isinstance(value, types) and (kind is bool or not isinstance(value, bool))
+    if not fits or (limit is not None and not abs(value) < limit):
         return f"{place}must be {name}, got {shown(value)}"
+    if kind is tuple and len(value) != len(inner):
+        return f"{place}must be a list of {len(inner)}, got {len(value)}"
     parts: Any = value.items() if isinstance(value, dict) else enumerate(value, 1) if isinstance(value, list) else ()
     if fields:
+        other = fields.get("__other__")
+        fields = {key: field for key, field in fields.items() if key != "__other__"}
         optional = {key for key, field in fields.items() if get_origin(field) is NotRequired or not kind.__total__}
         if missing := sorted(fields.keys() - optional - dict(parts).keys()):
             return f"{place}{missing[0]}: is missing"
-        parts = [(key, item) for key, item in parts if key in fields]
+        parts = [(key, item) for key, item in parts if key in fields or other]
+        fields = {key: fields.get(key, other) for key, _ in parts}
     elif not inner:
         return ""
-    shapes = ((key, item, fields[key] if fields else inner[-1]) for key, item in parts)
+    elif kind is tuple:
+        fields = {key: inner[key - 1] for key, _ in parts}
+        parts = enumerate(value, 1)
+    shapes = ((key, item, fields.get(key, inner[-1] if inner else None)) for key, item in parts)
     return next((fault for key, item, of in shapes if (fault := _fault(item, of, f"{place}{key}: "))), "")
 
 

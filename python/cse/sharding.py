@@ -23,7 +23,7 @@ from .cluster import RETRIES, cause_of, enter
 from .data import readers, tables
 from .data.readers import ReadOptions, SourceFile
 from .errors import InputError, first_line
-from .io import dumps, holds_files, locked, naming, read_json, remove_leftovers, write_text
+from .io import dumps, holds_files, is_sealed, locked, naming, read_json, remove_leftovers, sealed, write_text
 from .progress import counting
 from .tfidf.index import TfidfIndex
 
@@ -156,7 +156,8 @@ def _record(folder: Path, shard: Shard) -> Record | None:
         before = record["made_from"].get(name)
         if before != value and name != "model":  # it may be moved: its hash is compared instead
             raise InputError(f"-o {folder}: {shard.part} was made with {name} {before}, not {value}; {REMEDY}")
-    return record if path.exists() and _core.hash_file(path) == record["part_xxh3"] else None
+    whole = is_sealed(record) and path.exists() and _core.hash_file(path) == record["part_xxh3"]
+    return record if whole else None
 
 
 def make_parts(
@@ -193,7 +194,7 @@ def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> Record:
             "the index again"
         )
     record: Record = {"made_from": shard.made_from, "part_xxh3": _core.hash_file(path), "counted": counted}
-    write_text(f"{path}.json", dumps(record, indent=1) + "\n")
+    write_text(f"{path}.json", dumps(sealed(record), indent=1) + "\n")
     return record
 
 

@@ -14,7 +14,6 @@ from cse import InputError, TrainConfig
 from cse.augment import AUGMENTATIONS
 from cse.evaluation.sts import CLEAN_FILES
 from cse.losses import LOSS_TERMS
-from cse.training.settings.precedence import resolve, with_preset
 from cse_papers.reproduce import effects
 from cse_papers.reproduce.bootstrap import KEPT, TITLES, interval, rank_correlation, resampled
 from cse_papers.reproduce.cells import cells_of, hash_code
@@ -25,6 +24,7 @@ from cse_papers.reproduce.stored import read_folder, read_sets, write_sets
 from cse_papers.reproduce.suites import Scorer, find_table
 from cse_papers.reproduce.work import Work, run_laboratory
 from prose import faults, marked, unmarked
+from runs import resolved
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = ROOT / "benches" / "results" / "effects.parquet"
@@ -37,7 +37,7 @@ def test_the_settings_of_every_row_are_valid_and_no_two_runs_are_equal():
     cells = cells_of(LAB.table, LAB.table.rows, [0])
     assert len({cell.folder for cell in cells}) == len(cells)  # each has a folder of its own
     for row in rows:
-        resolve(with_preset(TrainConfig(corpus="c.txt", model="m", **row.recipes["0.1"].settings)), "bert-base")
+        resolved(TrainConfig(corpus="c.txt", model="m", **row.recipes["0.1"].settings))
 
 
 def test_the_cells_of_a_row_are_its_temperatures_and_further_seeds_of_two_of_them():

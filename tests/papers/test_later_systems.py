@@ -167,7 +167,7 @@ def test_the_loss_of_whitenedcse_is_the_mean_over_its_positives(run_config):
 def test_infocse_reads_the_embedding_before_the_projector_and_trains_the_encoder_by_it(run_config, masked_model):
     few = {"frozen_layers": 1, "head_layers": 1}
     run = prepare(run_config.replace(model=str(masked_model), loss_terms=("infocse",), infocse=few))
-    assert run.config.feature_augmentations == ("state-projector",)
+    assert run.settings.methods.feature_augmentations == ("state-projector",)
     term = run.state.terms["infocse"].double()
     assert isinstance(term, InfoCSE)
     names = set(run.state.weights())

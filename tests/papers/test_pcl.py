@@ -82,7 +82,7 @@ def test_a_batch_has_one_view_per_edit_of_the_tokens_between_the_special_tokens(
     inner = [row[1:-1] for row in ids("anchor")]
     method = run.batches.positive
     for name, edit in zip(names, [method, *method.further()], strict=True):
-        expected = edit.edit_tokens(inner, batch.rows, Draws(run.config.seed, batch.epoch))
+        expected = edit.edit_tokens(inner, batch.rows, Draws(run.settings.output.seed, batch.epoch))
         for row, new, old in zip(ids(name), expected, ids("anchor"), strict=True):
             assert row == [old[0], *new, old[-1]]
     assert ids("edited_2") == ids("edited_6") != ids("anchor")
@@ -169,7 +169,7 @@ def test_pcl_and_its_gradients_equal_loops(run_config, masked):
 def test_the_peer_is_trained_and_kept_in_checkpoints_but_not_saved(run_config):
     config = run_config.replace(loss_terms=("pcl",), max_steps=2, save_every=2, eval_every=0, name="whole")
     run = prepare(config)
-    assert run.config.positive == "diverse"
+    assert run.settings.methods.positive == "diverse"
     encoder, peer = run.state.encoder, run.state.terms["pcl"].peer
     pairs = list(zip(encoder.named_parameters(), peer.parameters(), strict=True))
     assert all(torch.equal(one, other) and one is not other for (_, one), other in pairs)

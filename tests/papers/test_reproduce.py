@@ -16,8 +16,8 @@ from scipy.stats import t, ttest_rel
 from cse import Encoder, InputError, TfidfIndex, evaluate
 from cse.encoder.pooling import POOLERS
 from cse.evaluation.base import read_pairs
-from cse.training.settings.precedence import with_preset
 from cse.training.settings.presets import preset_names
+from cse.training.settings.resolve import with_preset
 from cse_papers.reproduce.cells import cells_of, config_of, identity, read_cell, run_cell
 from cse_papers.reproduce.inputs import SENTENCES, open_inputs, smoke_inputs
 from cse_papers.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict

@@ -58,12 +58,14 @@ class SameLabel(Pairing):
     Options = SameLabelOptions
     summary = "another row with the same label; the rows without a label have those of --positive (--learn)"
 
-    def __init__(self, options: SameLabelOptions, context: Any, rest: Edit | Pairing | None = None) -> None:
+    rest: Edit | Pairing | None = None
+    """The method that makes the positives of the rows without a label."""
+
+    def __init__(self, options: SameLabelOptions, context: Any) -> None:
         super().__init__(options, context)
         if context.classes is None:
             raise InputError("--positive same-label needs labels; use --labels COLUMN --learn instead")
         self.corpus, self.classes = context.corpus, context.classes.of_rows.copy()  # (N,) class of each row, -1: none
-        self.rest = rest
         rows = context.rows[self.classes[context.rows] >= 0]
         _, first, text = np.unique(self.corpus.hashes()[rows], return_index=True, return_inverse=True)
         of_texts = self.classes[rows[first]]

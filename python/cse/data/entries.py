@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .. import io
-from ..io import check_files, dumps, fresh_folder, hash_files, locked, naming, remove_folder
+from ..io import check_files, dumps, fresh_folder, hash_files, is_sealed, locked, naming, remove_folder, sealed
 
 META = "meta.json"
 KEPT_DAYS = 30
@@ -73,7 +73,7 @@ def open_entry(cache: Path, kind: str, key: dict[str, Any], write: Callable[[Pat
         with fresh_folder(folder) as fresh:
             added = write(fresh)
             record = {"kind": kind, "key": key, "xxh3": hash_files(fresh), **added}
-            (fresh / META).write_text(dumps(record) + "\n", encoding="utf8")
+            (fresh / META).write_text(dumps(sealed(record)) + "\n", encoding="utf8")
     entry = _opened(folder, check=False)
     assert entry is not None
     return entry
@@ -100,6 +100,8 @@ def _opened(folder: Path, check: bool = True) -> Entry | None:
         with suppress(OSError):  # a folder of another user
             os.utime(folder)  # the time of the last opening
         meta = json.loads(held.read())
+        if not is_sealed(meta):
+            return None
         if check:
             check_files(folder, meta["xxh3"], meta["xxh3"])
         return Entry(folder, meta, held)

@@ -98,7 +98,7 @@ def expand(paths: Paths) -> list[str]:
     patterns = [paths] if isinstance(paths, (str, PathLike)) else list(paths)
     if not patterns:
         raise InputError("corpus: no file was given; name one, or a pattern")
-    names = [name for path in patterns for name in _matches(fspath(path))]
+    names = [name for path in patterns for name in _matches(find_again(fspath(path)))]
     for name in names:
         suffix = os.path.splitext(name.lower().removesuffix(".gz").removesuffix(".zst"))[1]
         if suffix in UNREADABLE:
@@ -131,8 +131,11 @@ def first_rows(inputs: Sequence[str | Column], count: int) -> list[str]:
 
 def find_again(path: str) -> str:
     """Returns the path of a file whose name was stored with U+FFFD in place of bytes that are not UTF-8."""
+    if "\ufffd" not in path or os.path.exists(path):
+        return path
     folder, name = os.path.split(path)
-    if "\ufffd" not in name or os.path.exists(path) or not os.path.isdir(folder or "."):
+    folder = find_again(folder)
+    if not os.path.isdir(folder or "."):
         return path
     alike = [entry for entry in os.listdir(folder or ".") if os.fsencode(entry).decode("utf8", "replace") == name]
     return os.path.join(folder, alike[0]) if len(alike) == 1 else path
@@ -179,7 +182,8 @@ def local_copies(address: str) -> list[str]:
         files, root = url_to_fs(address)
         files.invalidate_cache()  # lists of files that were made earlier in this process
         pattern = glob.has_magic(root) and not files.exists(root)
-        names = sorted(files.glob(root)) if pattern else [root]
+        found = files.glob(root, detail=True) if pattern else {}
+        names = sorted(name for name, about in found.items() if about["type"] != "directory") if pattern else [root]
         if not names:
             raise FileNotFoundError("no file matches")
         if names == [root] and files.isdir(root):

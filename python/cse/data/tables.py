@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import json
 import os
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -55,7 +57,8 @@ def _naming(path: str) -> Iterator[None]:
 
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeError, OverflowError) as error:  # overflow: a year above 9999
+    # overflow: a year above 9999; EOFError: a .gz file without its end
+    except (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeError, OverflowError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise OSError(error.errno, os.strerror(error.errno), path) from None
         why = first_line(error).rstrip(".")
@@ -65,7 +68,10 @@ def _naming(path: str) -> Iterator[None]:
 def open_stream(path: str) -> Any:
     import pyarrow as pa
 
-    return pa.input_stream(path, compression=COMPRESSED.get(os.path.splitext(path.lower())[1]))
+    kind = COMPRESSED.get(os.path.splitext(path.lower())[1])
+    if kind == "gzip":  # pyarrow refuses the zeros with which tapes and block devices pad a file
+        return io.BufferedReader(gzip.GzipFile(path), 1 << 20)
+    return pa.input_stream(path, compression=kind)
 
 
 def _lines(path: str, newline: str, most: int) -> Iterator[str]:
@@ -173,7 +179,7 @@ def _parquet(path: str, column: str) -> Iterator[Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path)
+    file = pq.ParquetFile(path, page_checksum_verification=True)
     kind = file.schema_arrow.field(column).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     is_text = kind in (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary())

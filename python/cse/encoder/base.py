@@ -98,9 +98,9 @@ class TextEncoder(ABC):
         return vectors[0] if isinstance(texts, str) else vectors
 
     def _try(self) -> None:
-        """Encodes a sentence, which raises an error if the files of the model do not fit together."""
+        """Encodes two sentences, which raises an error if the files of the model do not fit together."""
         # CANINE has no embedding of fewer characters than it merges into one state.
-        self.encode(["This is a sentence."], prompt="", task="query")
+        self.encode(["This is a sentence.", "Another sentence is longer."], prompt="", task="query")
 
     @property
     def embedding_dim(self) -> int:

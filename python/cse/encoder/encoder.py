@@ -6,8 +6,10 @@ import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from inspect import signature
 from os import PathLike, fspath
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +22,7 @@ from torch import nn
 
 from .._core import __version__
 from ..errors import InputError, check_list, for_python, unknown
+from ..io import copy_files
 from ..progress import counting
 from .base import Calls, TextEncoder, Vectors, check_finite, unit
 from .device import autocast, copied_to, pick_device, pick_precision
@@ -41,6 +44,7 @@ from .pooling_modules import MaskPooling, pooler_of, pooling_modules
 from .resolve import (
     base_of,
     family_in,
+    files_to_copy,
     find_folder,
     model_files,
     naming_model,
@@ -439,6 +443,20 @@ class Encoder(TextEncoder, SentenceTransformer):
         if isinstance(transformer, Transformer) and (self.keeps_tokenizer or transformer.do_lower_case):
             load_as_stored(Path(path), transformer.tokenizer)
         write_older_names(Path(path), self.max_seq_length if isinstance(transformer, Transformer) else None)
+
+    def push_to_hub(self, *arguments: Any, **settings: Any) -> str:
+        """Uploads the encoder; see ``SentenceTransformer.push_to_hub``.
+
+        Of a folder ``local_model_path``, only the files of a model are uploaded. Raises ``InputError`` for a link out
+        of the folder.
+        """
+        given = signature(super().push_to_hub).bind(*arguments, **settings).arguments
+        if not given.get("local_model_path"):
+            return str(super().push_to_hub(**given))
+        folder = Path(given["local_model_path"])
+        with TemporaryDirectory() as copy:
+            copy_files(folder, Path(copy), files_to_copy(folder))
+            return str(super().push_to_hub(**{**given, "local_model_path": copy}))
 
     @contextmanager
     def _as_in_evaluation(self) -> Iterator[None]:

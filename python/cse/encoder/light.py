@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import InputError
+from ..io import contents
 from .base import Calls, TextEncoder, Vectors, unit
 from .prompts import plain
 from .resolve import (
@@ -23,9 +24,12 @@ from .resolve import (
     read_modules,
     read_settings,
     transformer_folder,
+    weights_digest,
 )
 
 ONNX, MODEL, TOKENIZER = "onnx", "model.onnx", "tokenizer.json"
+MADE_FROM = "cse_made_from"
+"""Name in the metadata of an exported file of the ``weights_digest`` of its model."""
 OUTPUT, PROMPT_LENGTH = "sentence_embedding", "prompt_length"
 NOT_INSTALLED = "onnxruntime, onnx or onnxscript is not installed; run pip install 'cse[onnx]'"
 SUMMARY = "a model exported by cse export --onnx: onnx:FOLDER, or onnx:FOLDER/onnx/FILE.onnx"
@@ -88,11 +92,19 @@ class LightEncoder(TextEncoder):
         self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         self.pooling = SUMMARY
         outputs = {entry.name: entry.shape for entry in self.session.get_outputs()}
+        made_from = self.session.get_modelmeta().custom_metadata_map.get(MADE_FROM)
         tokenizer = file.with_name(TOKENIZER)
-        if OUTPUT not in outputs or not tokenizer.is_file():
+        if OUTPUT not in outputs or made_from is None or not tokenizer.is_file():
             raise InputError(f"{file} was not written by this version; repeat cse export --onnx")
+        if made_from != weights_digest(self.folder):
+            raise InputError(f"{file} was made from other weights than {self.folder} has now; repeat cse export --onnx")
         self.tokenizer = Tokenizer.from_file(str(tokenizer))
-        self.max_length = (self.tokenizer.truncation or {}).get("max_length")
+        if self.tokenizer.padding is None or self.tokenizer.truncation is None:
+            raise InputError(f"{tokenizer} does not pad or does not truncate texts; repeat cse export --onnx")
+        length, special = self.tokenizer.truncation["max_length"], self.tokenizer.num_special_tokens_to_add(False)
+        if length <= special:
+            raise InputError(f"{tokenizer}: its maximum length, {length} tokens, leaves no room for text; raise it")
+        self.max_length = length
         self.width = int(outputs[OUTPUT][1])
 
     def _open_static(self, kinds: list[str]) -> None:
@@ -115,7 +127,9 @@ class LightEncoder(TextEncoder):
         """Returns the names and paths of the files that the embeddings depend on."""
         if self.file is None:
             return model_files(self.folder)
-        used = [*self.file.parent.glob(f"{self.file.name}*"), self.file.with_name(TOKENIZER)]
+        # All files beside it but other graphs: the names of its external weights stand in the file.
+        beside = [self.file.parent / name for name in contents(self.file.parent)]
+        used = [path for path in beside if path == self.file or path.suffix != self.file.suffix]
         used += [self.folder / name for name in ("config_sentence_transformers.json", "modules.json")]
         return sorted((path.name, path) for path in used if path.exists())
 
@@ -150,7 +164,13 @@ class LightEncoder(TextEncoder):
             alone = self.tokenizer.encode(prompt)
             ends = bool(alone.special_tokens_mask[sum(alone.attention_mask) - 1])
             inputs[PROMPT_LENGTH] = np.array([sum(alone.attention_mask) - ends], np.int64)
-        return self.session.run([OUTPUT], inputs)[0]  # type: ignore[no-any-return]
+        vectors = self.session.run([OUTPUT], inputs)[0]
+        if vectors.shape != (expected := (len(texts), self.width)):
+            raise InputError(
+                f"{self.file}: returned {vectors.shape} values for {len(texts)} texts, not {expected}; repeat cse "
+                "export --onnx"
+            )
+        return vectors  # type: ignore[no-any-return]
 
 
 def open_onnx(what: str, device: str) -> LightEncoder:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import math
+import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -60,6 +62,7 @@ class Transformer(library.Transformer):
         if tokenizer is not None:
             tokenizer.model_max_length = min(int(tokenizer.model_max_length), positions(self.model))
             _fit_tokenizer(tokenizer, self.model)
+            check_room(int(self.max_seq_length), tokenizer.num_special_tokens_to_add())
 
     @property
     def pools(self) -> bool:
@@ -98,6 +101,7 @@ class Transformer(library.Transformer):
                 f"{len(faulty)} of the weights that its config.json declares are missing or have another shape "
                 f"({faulty[0]}, ...); the checkpoint is incomplete"
             )
+        check_left_over(model, report["unexpected_keys"])
         if adapted:
             peft = import_peft("--model")
             with warnings.catch_warnings():
@@ -116,6 +120,21 @@ def check_layers(folder: Path, config: Any) -> None:
             raise InputError(f"{name} in its config.json is {count:,}, but its weights have only {stored:,} bytes")
 
 
+def check_left_over(model: Any, names: Iterable[str]) -> None:
+    """Raises ``InputError`` if weights that a model did not load, by name, are of layers after its last one.
+
+    Other weights may be left over: those of heads (``cls.``, ``lm_head.``, ``classifier.``) and of a pooler.
+    """
+    lists = {name: len(part) for name, part in model.named_modules() if isinstance(part, nn.ModuleList)}
+    parts = {name: re.match(r"(.*?)\.(\d+)\.", name.removeprefix(f"{model.base_model_prefix}.")) for name in names}
+    found = [name for name, part in parts.items() if part and int(part[2]) >= lists.get(part[1], math.inf)]
+    if found:
+        raise InputError(
+            f"{len(found)} of its weights are of layers that its config.json does not declare ({min(found)}, ...); "
+            "correct the number of layers there"
+        )
+
+
 def positions(model: Any) -> int:
     """Returns the largest number of tokens for which a transformer has absolute positions."""
     limit = getattr(model.config, "max_position_embeddings", None)
@@ -126,6 +145,12 @@ def positions(model: Any) -> int:
         if isinstance(padding, int) and isinstance(getattr(module, "position_embeddings", None), nn.Embedding):
             return max(limit - padding - 1, 1)
     return int(limit)
+
+
+def check_room(length: int, special: int) -> None:
+    """Raises ``InputError`` if texts of at most ``length`` tokens hold only the special tokens that are added."""
+    if length <= special:
+        raise InputError(f"its maximum length, {length} tokens, leaves no room for text; raise it")
 
 
 def is_causal(config: Any) -> bool:

@@ -6,7 +6,6 @@ import inspect
 import io
 import logging
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr
@@ -22,14 +21,14 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from ..errors import InputError, RunError
-from ..io import fresh_folder, temporary_folder
+from ..io import copy_files, fresh_folder, temporary_folder
 from .base import unit
 from .encoder import Encoder
-from .light import MODEL, NOT_INSTALLED, OUTPUT, PROMPT_LENGTH, TOKENIZER
+from .light import MADE_FROM, MODEL, NOT_INSTALLED, OUTPUT, PROMPT_LENGTH, TOKENIZER
 from .light import ONNX as FOLDER
 from .older_names import write_limit
 from .pooling import pooled_layers
-from .resolve import MINILM, best_of_run, find_model
+from .resolve import MINILM, best_of_run, files_to_copy, find_model, weights_digest
 
 INT8 = "model_int8.onnx"
 # Largest difference between embeddings from ONNX and from PyTorch, relative to the largest norm if it is above 1.
@@ -80,9 +79,11 @@ def export_onnx(
     if output is None:
         return _export(encoder, Path(source.path), Path(source.path), int8, say)
     with fresh_folder(Path(output)) as fresh:
+        place = Path(source.path)
         # *.bin files are not copied if the folder also holds weights as safetensors.
-        twice = ["*.bin"] if any(Path(source.path).glob("*.safetensors")) else []
-        shutil.copytree(source.path, fresh, dirs_exist_ok=True, ignore=shutil.ignore_patterns(FOLDER, ".*", *twice))
+        twice = ".bin" if any(place.glob("*.safetensors")) else None
+        names = [name for name in files_to_copy(place) if name.split("/")[0] != FOLDER and Path(name).suffix != twice]
+        copy_files(place, fresh, names)
         write_limit(fresh, int(encoder.max_seq_length))
         return _export(encoder, fresh, Path(output), int8, say)
 
@@ -108,7 +109,7 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
         tokenizer.enable_truncation(int(encoder.max_seq_length), direction=own.truncation_side)
         tokenizer.enable_padding(direction=own.padding_side, pad_id=own.pad_token_id, pad_token=own.pad_token)
         tokenizer.save(str(temporary / TOKENIZER))
-        write_onnx(encoder, file)
+        write_onnx(encoder, file, weights_digest(folder))
         say("comparing its embeddings with PyTorch's")
         difference = float(np.abs(compare(file) - expected).max())
         if not difference <= TOLERANCE * max(1.0, float(np.linalg.norm(expected, axis=-1).max())):
@@ -161,8 +162,11 @@ class _Whole(nn.Module):
         return states, features["sentence_embedding"]
 
 
-def write_onnx(encoder: Encoder, file: Path) -> None:
-    """Exports all modules of an encoder to ``file``; batch size and number of tokens stay free."""
+def write_onnx(encoder: Encoder, file: Path, made_from: str) -> None:
+    """Exports all modules of an encoder to ``file``; batch size and number of tokens stay free.
+
+    ``made_from`` is the ``weights_digest`` of the model, which the file stores.
+    """
     tokenizer, transformer = encoder.tokenizer, encoder[0].model
     batch = tokenizer(["a sentence", "another one, which is rather longer"], padding=True, return_tensors="pt")
     accepted = inspect.signature(transformer.forward).parameters
@@ -190,6 +194,7 @@ def write_onnx(encoder: Encoder, file: Path) -> None:
                 value = next(value for value in graph.inputs if value.name == PROMPT_LENGTH)
                 value.const_value = onnx_ir.tensor(np.zeros(1, dtype=np.int64), name=PROMPT_LENGTH)
                 graph.register_initializer(value)
+            program.model.metadata_props[MADE_FROM] = made_from
             program.save(file, external_data=size > EXTERNAL)
     except Exception as error:  # the exporter has many exceptions of its own, with hundreds of lines
         kind = getattr(transformer.config, "model_type", "?")

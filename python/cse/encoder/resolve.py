@@ -20,7 +20,7 @@ from typing import Any, NotRequired, TypedDict
 import cse._core as _core
 
 from ..errors import InputError, first_line, shortened, shown
-from ..io import read_json
+from ..io import checked, contents, read_json
 
 MINILM = "minilm"
 MINILM_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
@@ -146,8 +146,15 @@ def read_modules(folder: Path) -> list[Module]:
 def check_inside(file: Path, path: str) -> None:
     """Raises ``InputError`` if a path that a file of the folder names is not a path inside the folder."""
     parts = PurePosixPath(path.replace("\\", "/"))
-    if parts.is_absolute() or ".." in parts.parts or ":" in path:
-        raise InputError(f"{file} names the path {shown(path)}, which is not inside the folder")
+    if parts.is_absolute() or ":" in path or any(part[0] == "." for part in parts.parts):
+        raise InputError(f"{file} names the path {shown(path)}, which is not inside the folder, or hidden")
+
+
+def check_beside(file: Path, name: str) -> None:
+    """Raises ``InputError`` if weights that a file names are not a file beside it whose name says what it is."""
+    check_inside(file, name)
+    if "/" in name or not name.endswith((".safetensors", ".safetensors.index.json", ".bin")):
+        raise InputError(f"{file} names the weights {shown(name)}, which are not a .safetensors or .bin file beside it")
 
 
 def kind_of(entry: Module) -> str:
@@ -168,7 +175,7 @@ def transformer_folder(folder: Path) -> Path:
 
 def base_of(path: Path) -> str | None:
     """Returns the folder of the base model of a folder that holds only a peft adapter; None for other folders."""
-    if not _is_adapter(path):
+    if not is_adapter(path):
         return None
     settings = read_json(path / ADAPTER, Adapter)
     if settings.get("peft_type") == "XLORA":
@@ -176,23 +183,55 @@ def base_of(path: Path) -> str | None:
     base = settings["base_model_name_or_path"]
     try:
         inner = transformer_folder(find_folder(base))
-        if _is_adapter(inner):
+        if is_adapter(inner):
             raise InputError("it is also an adapter; save it as a whole model first")
     except InputError as error:
         raise InputError(f"is an adapter of {base}, which cannot be loaded ({error})") from None
     return str(inner)
 
 
-def _is_adapter(folder: Path) -> bool:
+def is_adapter(folder: Path) -> bool:
     return (folder / ADAPTER).is_file() and not (folder / "config.json").exists()
+
+
+LENGTHS = {
+    "tokenizer_config.json": "model_max_length",
+    "sentence_bert_config.json": "max_seq_length",
+    "config_sentence_transformers.json": "truncate_dim",
+}
+"""The settings that hold a number of tokens or dimensions which the libraries use as it is, by file."""
+
+
+class Dims(TypedDict, total=False):
+    """What cse stores in ``config_sentence_transformers.json`` of a model that was trained with ``--dims``."""
+
+    cse_dims: list[int]
+
+
+def check_lengths(folder: Path) -> None:
+    """Raises ``InputError`` for a length or a number of dimensions that is not an integer of at least 2."""
+    for file, name in LENGTHS.items():
+        for place in dict.fromkeys((folder, transformer_folder(folder))):
+            value = read_settings(place / file).get(name)
+            # Models on the hub have also 1e30, which is no limit, and "512".
+            digits = isinstance(value, str) and value.isdecimal()
+            whole = digits or isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+            if value is not None and (isinstance(value, bool) or not whole or float(value) < 2):
+                raise InputError(f"{name} in its {file} must be an integer of at least 2, got {shown(value)}")
+    file = "config_sentence_transformers.json"
+    checked(read_settings(folder / file), Dims, f"its {file}")
 
 
 def check_folder(folder: Path) -> None:
     """Raises ``InputError`` for a model without dense sentence vectors, and for files outside the folder."""
+    contents(folder)
     for index in folder.rglob("*.index.json"):
         for file in set(read_settings(index).get("weight_map", {}).values()):
-            check_inside(index, file)
+            check_beside(index, file)
     modules, config = read_modules(folder), read_settings(folder / "config.json")
+    for place in dict.fromkeys((folder, transformer_folder(folder))):
+        if name := read_settings(place / "config.json").get("transformers_weights"):
+            check_beside(place / "config.json", name)
     kind = read_settings(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
     classifies = any(str(item).endswith("ForSequenceClassification") for item in config.get("architectures") or ())
     scores = config.get("sentence_transformers") is not None or len(config.get("id2label") or ()) == 1
@@ -208,6 +247,7 @@ def check_folder(folder: Path) -> None:
         raise InputError(
             f"is a {kind}, which {why}; use it with sentence_transformers.{kind}, and pass a SentenceTransformer to cse"
         )
+    check_lengths(folder)
     for entry in modules:
         settings = read_settings(folder / entry["path"] / "config.json")
         activation = settings.get("activation_function") or "torch.nn."
@@ -370,18 +410,31 @@ def _within(seconds: float, ask: Callable[[], Any]) -> Any:
 
 # The files of a model, and their hash
 
-SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja")
-SKIPPED = ("onnx", "openvino", "checkpoints", "mlm_head")  # subfolders that do not change the embeddings
+SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja", ".bpe", ".codes")
+SKIPPED = {"onnx", "openvino", "checkpoints", "mlm_head"}  # subfolders that do not change the embeddings
 
 
 def model_files(folder: Path, base: str | None = None) -> list[tuple[str, Path]]:
     """Returns the names and paths of the files of a model and its modules and, for an adapter, of the base model."""
-    paths = [path for path in folder.rglob("*") if path.suffix in SUFFIXES and path.is_file()]
-    files = [(path.relative_to(folder), path) for path in paths]
-    kept = [(str(name), path) for name, path in files if name.parts[0] not in SKIPPED and name.parts[0][0] != "."]
+    skipped = SKIPPED - {entry["path"].split("/")[0] for entry in read_modules(folder)}
+    names = [name for name in contents(folder) if Path(name).suffix in SUFFIXES and name.split("/")[0] not in skipped]
+    kept = [(name, folder / name) for name in names]
     if base is not None:
         kept += [(f"{Path(base).name}/{path.name}", path) for path in Path(base).iterdir() if path.is_file()]
     return sorted(kept)
+
+
+def weights_digest(folder: Path) -> str:
+    """Returns a hexadecimal hash of all files of weights of a model, by which an exported file knows its model."""
+    weights = [(name, path) for name, path in model_files(folder) if path.suffix in (".safetensors", ".bin")]
+    content = [f"{name} {_core.hash_file(str(path))}" for name, path in weights]
+    return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]
+
+
+def files_to_copy(folder: Path) -> set[str]:
+    """Returns the paths, relative to the folder of a model, of the files that a copy of it or an upload holds."""
+    kinds, about = (*SUFFIXES, ".onnx", ".data"), ("README", "LICENSE")
+    return {name for name in contents(folder) if name.endswith(kinds) or name.startswith(about)}
 
 
 def model_digest(encoder: Any, prompt: str | None = None) -> str:

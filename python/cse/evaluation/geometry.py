@@ -52,10 +52,15 @@ def _mean_of_pairs(total: float, n: int) -> float:
 
 
 def uniformity(vectors: npt.NDArray[np.floating]) -> float:
-    """Returns log of the mean of exp(-2 |x - y|^2) over all pairs of normalised rows of an ``(n, D)`` matrix."""
+    """Returns log of the mean of exp(-2 |x - y|^2) over all pairs of normalised rows of an ``(n, D)`` matrix.
+
+    Rows of 0, as of blank texts, stay 0: their distance from each other is 0, and from other rows 1.
+    """
     points, total = unit(vectors), 0.0
+    norms: Vectors = np.any(points, axis=1).astype(np.float64)
     for start in range(0, len(points), 1024):  # in blocks, since n^2 cosines may not fit in memory
-        squared = np.maximum(2.0 - 2.0 * (points[start : start + 1024] @ points.T), 0.0)
+        both = norms[start : start + 1024, None] + norms
+        squared = np.maximum(both - 2.0 * (points[start : start + 1024] @ points.T), 0.0)
         total += float(np.exp(-2.0 * squared).sum())
     return float(np.log(_mean_of_pairs(total, len(points))))
 

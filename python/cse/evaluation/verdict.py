@@ -84,7 +84,8 @@ def cells(record: dict[str, Any]) -> dict[str, str]:
 
     interval = f"[{number('low', '+')}, {number('high', '+')}]" if "low" in record else "-"
     word = record["word"]
-    if word == CANNOT_TELL and "visible" in record and record["visible"] > abs(record["mean"]):
+    visible = None not in (record.get("visible"), record["mean"]) and record["visible"] > abs(record["mean"])
+    if word == CANNOT_TELL and visible:
         word += f"; a difference of {record['visible']:.2f} would have shown"
     return {
         "measure": record["task"],

@@ -155,7 +155,8 @@ def alignment_panels(run: StoredRun) -> list[Panel]:
         "training, and its arrows point towards the last step."
     )
     records = run.evaluations if run.metric else []
-    points = [(each["uniformity"], each["alignment"]) for each in records if each.get("alignment") is not None]
+    points = [(each.get("uniformity"), each.get("alignment")) for each in records]
+    points = [point for point in points if None not in point]
 
     def path(axes: Axes) -> None:
         x, y = zip(*points, strict=True)
@@ -198,6 +199,8 @@ def focal_panels(run: StoredRun, margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3,
     """Returns panels of the similarity that Focal-InfoNCE uses (its figure 1), and of the weights of negatives."""
     from ..losses.base import focal
 
+    if run.config.get("loss") == "focal" and not {"temperature", "contrastive.margin"} <= run.settings.keys():
+        raise InputError(f"{run.folder / 'config.toml'}: has no temperature or no margin; restore it")
     own = float(run.settings["contrastive.margin"]) if run.config.get("loss") == "focal" else None
     tau = 0.05 if own is None else float(run.settings["temperature"])
     s = np.linspace(-1, 1, 401)
@@ -290,6 +293,8 @@ class Material:
     """The data that the plots of a run are drawn from, read or computed when first needed."""
 
     run: StoredRun
+    before: str | None = None
+    """The model before training; see ``compare_models``."""
     device: str = "auto"
     progress: Callable[[int, int], None] | None = None
     encode: bool = True
@@ -299,7 +304,7 @@ class Material:
     def compared(self) -> Compared:
         if not self.encode:
             raise InputError("--no-encode: the held-out texts must be encoded by both models; omit the flag")
-        return compare_models(self.run, device=self.device, progress=self.progress)
+        return compare_models(self.run, self.before, device=self.device, progress=self.progress)
 
     @property
     def kinds(self) -> list[str]:
@@ -318,8 +323,9 @@ class Material:
         folder.mkdir(parents=True, exist_ok=True)
         written = []
         for kind in self.kinds:
-            with suppress(InputError, OSError):  # the page says which ones are left out, and why
-                write(self.panels(kind), folder / f"{kind}.png")
+            with suppress(InputError):  # the page says which ones are left out, and why
+                panels = self.panels(kind)
+                write(panels, folder / f"{kind}.png")
                 written.append(str(folder / f"{kind}.png"))
         return written
 

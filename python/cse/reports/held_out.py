@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..data.words import cut_in_two
-from ..encoder.resolve import is_static
+from ..encoder.resolve import MINILM, is_adapter, is_static, transformer_folder
 from ..errors import InputError
 from ..evaluation.base import Pairs, counted
 from ..evaluation.geometry import nearest_others
-from ..evaluation.sts import pair_cosines, read_dev
+from ..evaluation.sts import pair_cosines
 from .runs import StoredRun
 
 # The groups of pairs of a development set by the third of the range of gold scores.
@@ -104,12 +105,18 @@ class Compared:
 
 
 def held_out(run: StoredRun) -> HeldOut:
-    """Returns the held-out texts of a run: its development sets, or the sentences that it stored."""
-    if files := run.config.get("dev", ()):
-        sets = read_dev(files, run.config.get("data"))
+    """Returns the held-out texts that a run stored: its development sets, or sentences."""
+    texts = run.stored_texts()
+    if "dev" in texts:
+        sets = {}
+        for name, rows in texts["dev"].items():
+            pairs = sets[name] = Pairs(np.array(rows["gold"], float), rows["left"], rows["right"])
+            if len(pairs.left) != len(pairs.gold) or len(pairs.right) != len(pairs.gold) or len(set(rows["gold"])) < 2:
+                raise InputError(
+                    f"{run.folder / 'data.json'}: dev: {name} does not hold pairs with gold scores that differ"
+                )
         sentences = list(dict.fromkeys(text for pairs in sets.values() for text in (*pairs.left, *pairs.right)))
         return HeldOut(sets, sentences, [])
-    texts = run.stored_texts()
     sentences = texts["held_out"]
     if len(sentences) < 2:
         raise InputError(
@@ -120,13 +127,26 @@ def held_out(run: StoredRun) -> HeldOut:
 
 
 def compare_models(
-    run: StoredRun, *, device: str = "auto", progress: Callable[[int, int], None] | None = None
+    run: StoredRun,
+    before: str | None = None,
+    *,
+    device: str = "auto",
+    progress: Callable[[int, int], None] | None = None,
 ) -> Compared:
-    """Encodes the held-out texts with the model before training and the model in ``best/``, in float32."""
+    """Encodes the held-out texts with the model before training and the model in ``best/``, in float32.
+
+    ``before`` is the model before training. Default: ``minilm``, if the run began with it; any other model that the
+    configuration names is not opened, because the folder of a run may come from anybody.
+    """
     from ..encoder.encoder import Encoder
 
     texts = held_out(run)
     config = run.config
+    if before is None and config["model"] != MINILM:
+        raise InputError(
+            "the model before training is opened only if you name it; if you trust the configuration of the run: "
+            f"--before {quote(config['model'])}"
+        )
     if config.get("encoder_methods"):
         name = config["encoder_methods"][0]
         raise InputError(f"--encoder-method {name} changes the model before step 1, which is not stored")
@@ -134,12 +154,12 @@ def compare_models(
     if pooler == "cls" and not config.get("keep_head"):
         pooler = "cls_before_pooler"  # the head is used in training only
     best = run.folder / "best"
-    if not (best / "config.json").is_file():  # before the other model is loaded
+    if not (best / "config.json").is_file() or is_adapter(transformer_folder(best)):  # before a model is loaded
         raise InputError(f"{best}: no encoder there; resume the run, or begin it again")
     if is_static(best):
         pooler = None  # a static encoder has none to choose
     distinct = texts.texts
     advance = counted(2 * len(distinct), progress)
-    models = ((config["model"], pooler), (best, None))
+    models = ((before or MINILM, pooler), (best, None))
     sides = (Encoder(name, pooler=by, device=device).encode(distinct, progress=advance) for name, by in models)
     return Compared(texts, *(dict(zip(distinct, side, strict=True)) for side in sides))

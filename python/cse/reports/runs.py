@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from ..errors import InputError
-from ..io import parse_json, read_json, read_toml
-from ..training.settings.precedence import SAME_RESULTS
+from ..io import SURROGATES, Finite, checked, dumps, read_json, read_toml
+from ..training.folder.find import files_of
+from ..training.folder.stored import SAME_RESULTS
 
 # Names in ``config.toml`` that are not compared: settings that do not affect what a step computes, and the table
 # ``given``.
+REMEDY = "; remove it, or restore it"
 NOT_COMPARED = {*SAME_RESULTS, "save_every", "keep_checkpoints", "given"}
 
 
@@ -81,7 +83,7 @@ class StoredRun:
     def best(self) -> dict[str, Any]:
         """The evaluation of ``best/``; in an unfinished run, that of the highest Spearman score, or the last."""
         if self.result is not None:
-            return {"step": self.result["best_step"], **self.result["best"]}
+            return {**self.result["best"], "step": self.result["best_step"]}
         scored = [record for record in self.evaluations if record.get("spearman") is not None]
         return max(scored, key=lambda record: float(record["spearman"]), default=(self.evaluations or [{}])[-1])
 
@@ -111,7 +113,13 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
         elif inside := _runs_in(folder):
             why = f"is a folder of {len(inside)} runs; name one, like {inside[-1]}"
         raise InputError(f"{folder}: {why}")
-    config: dict[str, Any] = {**read_toml(folder / "config.toml", ConfigFile, "; restore it")}
+    files_of(folder)
+    file = folder / "config.toml"
+    config: dict[str, Any] = {**read_toml(file, ConfigFile, "; restore it")}
+    try:
+        dumps(config)
+    except (TypeError, RecursionError):
+        raise InputError(f"{file}: holds a date, or is nested too deeply; restore it") from None
     records = _records(folder / "log.jsonl")
     if needs_log and not records:
         raise InputError(
@@ -124,52 +132,132 @@ def read_run(folder: str | Path, needs_log: bool = True) -> StoredRun:
     last = max((int(record["step"]) for record in records), default=0)
     if result is not None and last > result["steps"]:  # the run was extended, and has not finished since
         result = None
-    environment = _stored(folder / "environment.json", dict[str, Any]) or {}
+    for number, measure in enumerate(result["verdict"]["measures"] if result else (), 1):
+        if "low" in measure or "visible" in measure:
+            checked(measure, Interval, f"{folder / 'result.json'}: verdict: measures: {number}", REMEDY)
+    environment = _stored(folder / "environment.json", Environment) or {}
     return StoredRun(folder, config, steps, evaluations, result, environment, _stored(folder / "data.json", DataFile))
 
 
 def _records(log: Path) -> list[dict[str, Any]]:
-    """Returns the records of a log; skips other lines, such as the incomplete last line of a killed process."""
+    """Returns the records of a log; skips lines that are no JSON, such as the last one of a killed process."""
     records: list[dict[str, Any]] = []
-    for line in log.read_bytes().splitlines() if log.exists() else ():
-        with suppress(InputError):
-            records.append({**parse_json(line, Step, log)})
+    for number, line in enumerate(log.read_bytes().splitlines() if log.exists() else (), 1):
+        try:
+            record = json.loads(line, object_hook=_shown_names)
+        except (ValueError, RecursionError):
+            continue
+        records.append({**checked(record, Step, f"{log}: line {number}", "; remove the line, or restore the file")})
     return records
+
+
+def _shown_names(table: dict[str, Any]) -> dict[str, Any]:
+    """Returns a table of metrics, whose names are drawn, with U+FFFD for halves of surrogate pairs in the names."""
+    return {SURROGATES.sub("\ufffd", name): value for name, value in table.items()}
 
 
 def _stored(path: Path, shape: type[Any]) -> Any:
     """Returns the content of a JSON file; None if it does not exist."""
-    return read_json(path, shape, "; remove it, or restore it") if path.exists() else None
+    return read_json(path, shape, REMEDY) if path.exists() else None
 
 
-# The contents of the files of a run, some of which other versions wrote. Step is a record of log.jsonl.
+# The contents of the files of a run, which anybody may have written, and other versions. Step is a record of log.jsonl.
 class Step(TypedDict):
     step: int
     event: NotRequired[str]
+    __other__: Finite | None
+
+
+class UnaOptions(TypedDict, total=False):
+    every: int
+
+
+class ContrastiveTable(TypedDict, total=False):
+    margin: Finite
 
 
 class ConfigFile(TypedDict):
     model: str
     pooler: str
     loss: str
+    positive: NotRequired[str]
+    negatives: NotRequired[list[str]]
+    encoder_methods: NotRequired[list[str]]
+    eval_pooler: NotRequired[str]
+    keep_head: NotRequired[bool]
+    temperature: NotRequired[Finite]
+    tfidf: NotRequired[str]
+    una: NotRequired[UnaOptions]
+    contrastive: NotRequired[ContrastiveTable]
+    given: NotRequired[dict[str, Any]]
+
+
+class Measure(TypedDict):
+    task: str
+    examples: int
+    unit: str
+    a: Finite | None
+    b: Finite | None
+    mean: Finite | None
+    word: str
+
+
+class Interval(Measure):
+    low: Finite | None
+    high: Finite | None
+    visible: NotRequired[Finite | None]
+
+
+class StoredVerdict(TypedDict):
+    word: str
+    why: str
+    measures: list[Measure]
+    notes: list[str]
+
+
+class Neighbours(TypedDict):
+    sentence: str
+    before: str
+    after: str
 
 
 class Result(TypedDict):
     steps: int
-    seconds: float
+    seconds: Finite
     best_step: int
-    best: dict[str, Any]
-    sts: dict[str, float | None]
+    best: dict[str, Finite | None]
+    sts: dict[str, Finite | None]
     notes: list[str]
-    verdict: dict[str, Any]
-    neighbours: list[dict[str, Any]]
+    verdict: StoredVerdict
+    neighbours: list[Neighbours]
+
+
+class Environment(TypedDict, total=False):
+    versions: dict[str, str]
+    __other__: str | int | None
+
+
+class ScoredTexts(TypedDict):
+    left: list[str]
+    right: list[str]
+    gold: list[Finite]
+
+
+class StoredExample(TypedDict):
+    method: str
+    text: str
+    augmented: str
+    spans: list[tuple[int, int]]
+    augmented_spans: list[tuple[int, int]]
+    further: list[str]
 
 
 class DataFile(TypedDict):
     held_out: list[str]
     synthetic: list[str]
+    dev: NotRequired[dict[str, ScoredTexts]]
     facts: dict[str, str]
-    examples: list[dict[str, Any]]
+    examples: list[StoredExample]
 
 
 def find_runs(folder: str | Path) -> list[StoredRun]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,18 +15,23 @@ import numpy.typing as npt
 from ..context import Context
 from ..data.corpus import Corpus
 from ..errors import InputError
-from ..evaluation.base import Encodes, Evaluation, Pairs
+from ..evaluation import base
+from ..evaluation.base import Encodes, Pairs
 from ..evaluation.geometry import PairSearch
 from ..evaluation.labels import FEWEST, CrossFitted, Labels
 from ..evaluation.sts import STS
 from ..evaluation.verdict import Verdict
+from ..options import options_of
 from .data import RunIndex, TrainingData, open_data
 from .folder.find import CONFIG
 from .judging import Judge, concluded, samples_of
 from .selection import EvaluationData, open_evaluation
-from .settings.config import TrainConfig
+from .settings.declared import Data, Evaluation, Output
+from .settings.given import TrainConfig
+from .settings.presets import families
 
 Mask = npt.NDArray[np.bool_]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,16 @@ class Inputs:
         named = bool(config.corpus or config.pairs)
         filters = {"min_df": config.min_df, "max_terms": config.max_terms}
         context.open_index = RunIndex(config.tfidf, Path(run), named, filters, context).open
-        return cls(run, config, open_evaluation(config), open_data(context, lambda *_: None, None, config))
+        preset = (config.given or {}).get("preset")
+        whole = preset is not None and preset.partition("-")[0] not in families()
+
+        def group(kind: type[T]) -> T:
+            return kind(**{option.name: getattr(config, option.name) for option in options_of(kind)})
+
+        evaluation = group(Evaluation)
+        groups = (group(Data), evaluation, group(Output))
+        data = open_data(*groups, context, lambda *_: None, None, learn=config.learn)
+        return cls(run, config, open_evaluation(evaluation, whole), data)
 
     @cached_property
     def judge(self) -> Judge:
@@ -65,7 +80,7 @@ def hashes_of(texts: list[str]) -> npt.NDArray[np.uint64]:
     return Corpus.from_texts(texts).hashes() if texts else np.zeros(0, dtype=np.uint64)
 
 
-def without(evaluation: Evaluation, seen: Callable[[list[str]], Mask]) -> tuple[Evaluation | None, int]:
+def without(evaluation: base.Evaluation, seen: Callable[[list[str]], Mask]) -> tuple[base.Evaluation | None, int]:
     """Returns an evaluation without examples that were seen, or None if too few are left, and the number of these."""
     if isinstance(evaluation, Labels):
         texts = evaluation.texts

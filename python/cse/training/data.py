@@ -27,10 +27,12 @@ from ..errors import InputError, shortened
 from ..evaluation.sts import CLEAN
 from ..options import NoOptions
 from ..tfidf.index import TfidfIndex
+from .settings import declared
 
 if TYPE_CHECKING:
     from ..evaluation.base import Evaluation
     from ..evaluation.labels import Fold, LabelledTexts
+    from .settings.given import TrainConfig
 
 FOLDER = "tfidf"
 """The index that is used if no other is given, and the index in the folder of a run that was built for the run."""
@@ -127,7 +129,7 @@ def check_source(corpus: Sequence[str], pairs: Sequence[str], tfidf: str | None)
         )
 
 
-def check_inputs(config: Any) -> None:
+def check_inputs(config: TrainConfig) -> None:
     """Raises an error for a file, column, folder or index of a configuration that is missing."""
     check_source(config.corpus, config.pairs, config.tfidf)
     corpus_files(config.corpus, config.column)
@@ -160,59 +162,64 @@ def corpus_files(corpus: Sequence[str], column: str | None) -> list[Any]:
 
 
 def open_data(
+    settings: declared.Data,
+    evaluation: declared.Evaluation,
+    output: declared.Output,
     context: Context,
     progress: ProgressCallback,
     texts: Sequence[str] | None,
-    settings: Any,
     labels: Sequence[str] | None = None,
+    learn: bool = False,
     left_out: npt.NDArray[np.int64] | None = None,
 ) -> TrainingData:
-    """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs``, ``rows`` and ``classes`` of ``context``.
+    """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs`` and ``rows`` of ``context``.
 
-    ``labels`` are those of ``texts``, "" for none. ``left_out`` are rows of a corpus that are not trained on, instead
-    of those that judge by their labels.
+    ``labels`` are those of ``texts``, "" for none. With ``learn``, also sets ``classes``. ``left_out`` are rows of a
+    corpus that are not trained on, instead of those that judge by their labels.
     """
-    reading = {name: getattr(settings, name) for name in ("encoding_errors", "max_line_bytes", "threads", "cache")}
+    reading: dict[str, Any] = {
+        "encoding_errors": settings.encoding_errors,
+        "max_line_bytes": settings.max_line_bytes,
+        "threads": output.threads,
+        "cache": settings.cache,
+    }
     labelled, rows, judged, unjudged = None, None, None, ""
     folds: list[Fold] = []
     if settings.pairs:
         labelled = open_pairs(
             settings.pairs, settings.columns, settings.where, settings.min_score, progress=progress, **reading
         )
-        if settings.contrastive.hard_negative_weight != 1 and not labelled.hard_negatives:
-            raise InputError(
-                "--hard-negative-weight needs a third column of hard negatives in --pairs; add it, or leave out the "
-                "weight"
-            )
         sentences, rows = labelled.anchors, labelled.complete()
     else:
         index = None if settings.corpus else context.index
         sentences = open_corpus(settings.corpus, settings.column, index, progress, texts, **reading)
     others = 0 if labelled is None else labelled.left_out  # by --where or --min-score
-    if settings.labels is not None:
+    if evaluation.labels is not None:
         from ..evaluation.labels import choose_folds, choose_labelled
 
         if texts is not None and labels is None:
-            raise InputError(f"labels: those of --labels {settings.labels} are missing; pass labels=[...] beside texts")
-        flag = f"--labels {settings.labels}"
+            raise InputError(
+                f"labels: those of --labels {evaluation.labels} are missing; pass labels=[...] beside texts"
+            )
+        flag = f"--labels {evaluation.labels}"
         if labels is None:
-            classes = read_classes(sentences, settings.labels, flag)
+            classes = read_classes(sentences, evaluation.labels, flag)
         else:
-            classes = classes_of(sentences, settings.labels, labels)
+            classes = classes_of(sentences, evaluation.labels, labels)
         chosen = left_out
-        if chosen is None and settings.learn:
-            folds, unjudged = choose_folds(sentences, classes, settings.folds)
+        if chosen is None and learn:
+            folds, unjudged = choose_folds(sentences, classes, evaluation.folds)
             chosen = sentences.filled()[:0] if folds or unjudged else None
         if chosen is None:
             judged, chosen, unjudged = choose_labelled(sentences, classes)
         rows, others = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
-        if settings.learn:
+        if learn:
             context.classes = classes.only(rows)
     teaching = None if context.classes is None else context.classes.of_rows >= 0
-    split = hold_out(sentences, settings.seed, wanted=not settings.dev, rows=rows, spared=teaching)
+    split = hold_out(sentences, output.seed, wanted=not evaluation.dev, rows=rows, spared=teaching)
     split = replace(split, blank=split.blank - others)
     context.corpus, context.pairs, context.rows = sentences, labelled, split.train
-    likely = likely_labels(sentences) if settings.labels is None and labelled is None else {}
+    likely = likely_labels(sentences) if evaluation.labels is None and labelled is None else {}
     return TrainingData(sentences, labelled, split, reading, judged, unjudged, likely, folds)
 
 

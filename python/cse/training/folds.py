@@ -27,11 +27,11 @@ Train = Callable[[Path, npt.NDArray[np.int64], Callback], Encodes]
 class Quiet(Callback):
     """Shows the steps of a fold, and names the run that is to be resumed if it is stopped."""
 
-    def __init__(self, shown: Callback, run: Path) -> None:
-        self.shown, self.run = shown, run
+    def __init__(self, shown: Callback, run: Path, name: str) -> None:
+        self.shown, self.run, self.name = shown, run, name
 
     def on_step_end(self, step: int, steps: int) -> None:
-        self.shown.on_step_end(step, steps)
+        self.shown.on_progress(self.name, step, steps, "steps")
 
     def on_interrupt(self, why: str) -> None:
         self.shown.on_interrupt(
@@ -47,8 +47,8 @@ def judged_by_fold(crossed: CrossFitted, run: Path, train: Train, callback: Call
         folder = run / FOLDS / str(number)
         stored = folder.with_suffix(".json")
         if not stored.is_file():
-            callback.on_status(f"training encoder {number} of {len(crossed.folds)} that judge")
-            found = fold(train(folder, rows, Quiet(callback, run))).samples
+            quiet = Quiet(callback, run, f"training encoder {number} of {len(crossed.folds)} to judge")
+            found = fold(train(folder, rows, quiet)).samples
             io.write_text(stored, io.dumps({each.task: each.values.tolist() for each in found}) + "\n")
             io.remove_folder(folder)
         samples.append(read_samples(stored))

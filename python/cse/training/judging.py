@@ -21,7 +21,7 @@ from .selection import EvaluationData, Selector
 
 ByFold = Callable[[CrossFitted], list[list[Sample]]]
 LABELS = "--labels COLUMN, if CORPUS is a table with a column of labels"
-MORE = f"label more rows, so that two labels have {FEWEST} of those held out"
+MORE = f"label more rows, so that two labels have {FEWEST} that judge"
 QUERIES = "about 20 queries of your own, with cse compare MODEL RUN CORPUS --queries FILE --pool POOL.csv"
 
 

@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..io import LineFile, dumps, parse_json, write_text
 from ..registry import Registry
 from .callbacks import Callback
-from .settings.values import merge
+from .settings.given import merge
 
 if TYPE_CHECKING:
     from .run import Run
@@ -98,7 +98,7 @@ class TensorBoard(Tracker):
         """Opens the event file; in a resumed run, hides the records of steps that will be repeated."""
         step = run.state.step
         self._writer = self.client.SummaryWriter(str(run.folder / "tensorboard"), purge_step=step + 1 if step else None)
-        self._writer.add_text("config", f"```toml\n{run.config.to_toml()}\n```", step)
+        self._writer.add_text("config", f"```toml\n{run.settings.to_toml()}\n```", step)
 
     def write(self, step: int, values: dict[str, float]) -> None:
         for name, value in values.items():
@@ -118,7 +118,7 @@ class Wandb(Tracker):
         """Starts or continues the run named after the folder of the run."""
         name = run.folder.name
         project = os.environ.get("WANDB_PROJECT", "cse")
-        settings = merge({**tomllib.loads(run.config.to_toml()), "given": None})
+        settings = merge({**tomllib.loads(run.settings.to_toml()), "given": None})
         self._run = self.client.init(project=project, name=name, id=name, resume="allow", config=settings)
 
     def write(self, step: int, values: dict[str, float]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.corpus import IN_MEMORY
-from ..encoder.device import recorder_of
+from ..encoder.device import generator_states, recorder_of, restore_generators
 from ..encoder.encoder import Encoder
 from ..errors import InputError, Interrupted, RunError, check_labels, check_texts, for_python, sentence
 from ..evaluation.base import Encodes, Sample
@@ -27,12 +27,12 @@ from .callbacks import Callback, Callbacks
 from .data import check_same, check_source
 from .folder import outputs
 from .folder.find import find_checkpoint, list_checkpoints
+from .folder.stored import resumed_config as resumed_config
 from .judging import samples_of
 from .loggers import LOGGERS
 from .run import Run
 from .run import RunResult as RunResult
-from .settings.config import TrainConfig
-from .settings.precedence import resumed_config as resumed_config
+from .settings.given import TrainConfig
 from .setup import prepare
 from .step.ranks import Agreement, StopRequest, World, connected
 from .step.recorded import RecordedStep
@@ -158,32 +158,39 @@ class Trainer:
         fold: folds.Train | None = None,
     ) -> None:
         self.prepared, self.world, self.callback, self.resumed, self.fold = run, world, callback, resumed, fold
-        self.state, self.config, self.steps = run.state, run.config, len(run.batches)
+        self.state, self.settings, self.steps = run.state, run.settings, len(run.batches)
+        optimisation, output = run.settings.optimisation, run.settings.output
         self.buffer = MetricBuffer()
         self.began = 0.0  # when training would have begun without evaluations and interruptions, by perf_counter
-        norm = self.config.max_grad_norm
+        norm = optimisation.max_grad_norm
         self.step: Callable[[Sequence[Batch], float], dict[str, Any]] = lambda batches, rate: training_step(
             self.state, batches, run.forward, rate, norm, world
         )
-        graphs = self.config.graphs
+        graphs = optimisation.graphs
         if graphs is None:  # with several ranks or chunks, steps cannot be recorded
-            graphs = self.steps >= WORTH_RECORDING and world.size == 1 and self.config.chunk_size is None
+            graphs = self.steps >= WORTH_RECORDING and world.size == 1 and optimisation.chunk_size is None
         recorder = recorder_of(run.device) if graphs else None
-        if recorder or self.config.graphs:
+        if recorder or optimisation.graphs:
             self.step = RecordedStep(self.state, run.forward, norm, recorder, callback.on_warning, world)
         self.slow = SlowSteps() if run.device == "cpu" else None
-        self.kept = self.config.keep_checkpoints if self.config.save_every else 1
+        self.kept = output.keep_checkpoints if output.save_every else 1
         self.saved = self.last = -1  # steps of the latest checkpoint and of last/
 
     def run(self) -> RunResult:
         """Trains to the last step and returns the result."""
-        run, state, config, part = self.prepared, self.state, self.config, self.world.part
+        run, state, settings, part = self.prepared, self.state, self.settings, self.world.part
         tokenizer = state.encoder.tokenizer
         with (
             outputs.run_folder(run, self.world) as folder,
             StopRequest() as stop,
             Prefetcher(
-                run.batches, tokenizer, config.max_length, part, run.tokens, run.device, config.compile
+                run.batches,
+                tokenizer,
+                settings.data.max_length,
+                part,
+                run.tokens,
+                run.device,
+                settings.optimisation.compile,
             ) as batches,
         ):
             self.start(folder)
@@ -197,19 +204,19 @@ class Trainer:
                 step = state.step
                 rate = run.schedule.at(step, self.steps)
                 began = time.perf_counter()
-                with failures(state.step, config):
+                before = {**state.counters(), "generators": generator_states(run.device)}
+                with failures(state.step, settings):
                     batch = batches.get(step)
                     metrics = self.step(batch, rate)
-                before = state.counters()
                 state.count(batch, time.perf_counter() - self.began)
                 self.buffer.append(state.record(batch, rate, metrics), [part.rows for part in batch], before)
                 self.callback.on_step_end(state.step, self.steps)
                 if self.slow and (note := self.slow.update(time.perf_counter() - began)):
                     self.callback.on_warning(note)
 
-                with failures(state.step, config):
-                    evaluation_due = self.is_due(config.eval_every)
-                    if evaluation_due or self.is_due(config.log_every):
+                with failures(state.step, settings):
+                    evaluation_due = self.is_due(settings.evaluation.eval_every)
+                    if evaluation_due or self.is_due(settings.output.log_every):
                         self.write_log()
                     if evaluation_due:
                         self.began += self.evaluate()
@@ -218,7 +225,7 @@ class Trainer:
                     if evaluation_due and self.out_of_patience():
                         self.steps = state.step
                     if state.step < self.steps:
-                        if number or self.is_due(config.save_every):
+                        if number or self.is_due(settings.output.save_every):
                             self.checkpoint()
                         elif evaluation_due and self.saved < 0:
                             # best/ may now hold the result of training, so the run must be resumable.
@@ -230,7 +237,7 @@ class Trainer:
                                 f"that step; resume with: cse train --resume {folder}"
                             )
                             raise Interrupted(128 + number)
-            with failures(state.step, config):
+            with failures(state.step, settings):
                 if self.saved != state.step:  # so that the run can be extended
                     self.save_if_possible()
                 self.save_last()
@@ -274,6 +281,7 @@ class Trainer:
     def not_finite(self, record: dict[str, Any], rows: npt.NDArray[np.int64], before: dict[str, Any]) -> NoReturn:
         """Saves the state before the first step whose loss or gradient was not finite; raises ``RunError``."""
         run, state = self.prepared, self.state
+        restore_generators(before.pop("generators"), run.device)
         vars(state).update(before)
         first = ", ".join(map(str, rows[:5].tolist()))
         text = f"the loss or its gradient is not finite at step {record['step']} (first rows of the batch: {first}); "
@@ -284,16 +292,18 @@ class Trainer:
                 for texts in (state.selector.sample, run.batches.corpus.take(rows))
             )
         if not state.step:
-            remedy = fault or f"the weights are still those of {run.config.model}; use another model or --temperature"
+            model = run.settings.model.model
+            remedy = fault or f"the weights are still those of {model}; use another model or --temperature"
         elif wrecked:
             text += f"the weights of step {state.step} give embeddings that are not finite, and are not saved; "
         else:
-            remedy = fault or remedy
-            # Buffers of methods, such as a queue of embeddings, may hold what the step has computed.
-            if self.saved != state.step and all(values.isfinite().all() for values in state.weights().values()):
+            # Buffers of methods, such as a queue of embeddings, and averages hold what this and later steps computed.
+            if self.saved != state.step and not state.keeps_more:
                 self.save_if_possible()
             self.save_last()
-            text += f"{run.folder / 'last'} holds the encoder of step {state.step}; "
+            last = run.folder / "last"
+            remedy = fault or f"to train it further at a lower rate: --model {last} --lr {record['lr'] / 2:g}"
+            text += f"{last} holds the encoder of step {state.step}; "
         raise RunError(text + remedy)
 
     def evaluate(self) -> float:
@@ -314,7 +324,7 @@ class Trainer:
 
     def out_of_patience(self) -> bool:
         """Returns whether none of the last ``patience`` evaluations selected an encoder; only rank 0 evaluates."""
-        patience = self.config.patience
+        patience = self.settings.evaluation.patience
         return patience is not None and self.world.highest(self.state.selector.misses)[0] >= patience
 
     def checkpoint(self) -> None:
@@ -345,7 +355,7 @@ class Trainer:
         try:
             self.checkpoint()
         except RunError as error:
-            if self.config.save_every:
+            if self.settings.output.save_every:
                 raise
             self.saved = self.state.step
             self.callback.on_warning(str(error))

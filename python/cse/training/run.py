@@ -15,6 +15,7 @@ from .batches.tokens import StoredTokens
 from .data import RunIndex
 from .judging import Judge
 from .selection import EvaluationData
+from .settings.resolve import Resolved
 from .step.encode import Forward
 from .step.optimiser import Schedule
 from .step.state import TrainState
@@ -24,7 +25,7 @@ from .step.state import TrainState
 class Run:
     """A training run, ready to start."""
 
-    config: Any  # the configuration (TrainConfig) with all options of the methods that are used, for callbacks to read
+    settings: Resolved  # with all options of the methods that are used
     folder: Path
     state: TrainState
     schedule: Schedule
@@ -44,7 +45,7 @@ class Run:
     base: BaseWeights = field(init=False)  # the weights before training, for merge_with_base
 
     def __post_init__(self) -> None:
-        self.base = BaseWeights(self.state.encoder, self.config.merge_with_base)
+        self.base = BaseWeights(self.state.encoder, self.settings.optimisation.merge_with_base)
 
     @property
     def device(self) -> str:
@@ -69,7 +70,7 @@ class RunResult:
     """Folder of the run, with best/, last/, log.jsonl, config.toml, environment.json, result.json and other files."""
     steps: int
     synthetic_steps: int
-    """Number of steps in which the first method in ``config.negatives`` made synthetic negatives."""
+    """Number of steps in which the first method in ``settings.methods.negatives`` made synthetic negatives."""
     seconds: float
     """Training time in seconds, without evaluation."""
     best_step: int

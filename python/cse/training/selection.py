@@ -33,7 +33,7 @@ from ..evaluation.retrieval import Retrieval
 from ..evaluation.significance import sentence_clusters
 from ..evaluation.sts import NOT_SCORED, STS, Task, load_tasks, read_dev, score_pairs
 from .data import TrainingData
-from .settings.presets import families
+from .settings import declared
 
 # The embeddings count as collapsed if the MRR is below this fraction of the highest MRR of earlier evaluations.
 COLLAPSED = 0.5
@@ -169,7 +169,8 @@ class Selector:
         if self.pairs:
             record = self._scores()
             best = self.best_record.get("spearman", -math.inf)
-            keep = not self.records or record["spearman"] > best or math.isnan(best)
+            scored = not math.isnan(record["spearman"])
+            keep = not self.records or (scored and (record["spearman"] > best or math.isnan(best)))
             if record["uniformity"] > FLAT and self.records and self.records[0]["uniformity"] <= FLAT:
                 self.collapsed.append(step)
         elif self.held_out:
@@ -224,11 +225,13 @@ class Selector:
             return [f"best/ is {name}: {change}; at most {MOST_LOST:g} may be lost for the labels."]
         if self.pairs:
             notes = []
+            missing = [record["step"] for record in self.records if math.isnan(record["spearman"])]
+            if len(missing) == len(self.records):
+                return [f"{NOT_SCORED}, at any step, so none was selected, and best/ is the model before training."]
             if self.best_step == 0 and last:
                 notes.append("No checkpoint scored higher than the model before training, so best/ is that model.")
             several = f"the mean of {len(self.pairs)} development sets"
             sets = several if len(self.pairs) > 1 else "the development set"
-            missing = [record["step"] for record in self.records if math.isnan(record["spearman"])]
             if missing:
                 notes.append(f"{NOT_SCORED} or an embedding is not finite (first at step {missing[0]}).")
             if last in self.collapsed:
@@ -303,10 +306,8 @@ class EvaluationData:
         return scores
 
 
-def open_evaluation(settings: Any) -> EvaluationData:
-    """Reads the development sets, the judged queries and the STS tasks that the ``TrainConfig`` names."""
-    preset = (settings.given or {}).get("preset")
-    whole = preset is not None and preset.partition("-")[0] not in families()  # with a recipe from a paper
+def open_evaluation(settings: declared.Evaluation, whole: bool) -> EvaluationData:
+    """Reads the development sets, the judged queries and the STS tasks that the settings name."""
     tasks = load_tasks(settings.data, settings.allow_partial) if settings.data else []
     queries: list[Evaluation] = []
     if folder := settings.judged_queries:

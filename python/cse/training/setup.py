@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,6 @@ import torch
 
 from ..augment import AUGMENTATIONS, LABELS_POSITIVE
 from ..augment.base import Draws, Edit, Example, Pairing, TextMethod, View
-from ..augment.same_label import SameLabel
 from ..background import ProgressCallback
 from ..context import Context
 from ..encoder import prompts
@@ -26,6 +26,7 @@ from ..evaluation.labels import CrossFitted, Labels
 from ..hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ..losses.base import BatchTerm, LossTerm
+from ..losses.options import ContrastiveOptions
 from ..options import parse_options
 from ..registry import Registry
 from ..tfidf.pieces import Pieces
@@ -33,12 +34,14 @@ from .batches.batches import Batches
 from .batches.checks import check_learnable, examine
 from .batches.tokens import open_tokens
 from .data import RunIndex, TrainingData, open_data
-from .folder.outputs import choose_folder
+from .folder.outputs import choose_folder, named_folder
 from .judging import Judge
 from .run import Run
 from .selection import open_evaluation
-from .settings import precedence
-from .settings.config import ResolvedConfig, TrainConfig
+from .settings.declared import Loss, Methods, Model, Optimisation
+from .settings.given import TrainConfig
+from .settings.presets import families
+from .settings.resolve import Resolved, recipe_reason, resolve
 from .step.acceleration import accelerate, has_no_dropout
 from .step.encode import Forward, rates_of
 from .step.optimiser import Schedule, build_optimizer
@@ -50,9 +53,12 @@ from .watching import SaturationCheck
 # UNA's pairs).
 WORTH_COMPILING = 10_000
 
+Create: TypeAlias = Callable[[Registry[Any], str], Any]
+"""Constructs the method of a registry that has a name, with its options."""
+
 
 def prepare(
-    settings: TrainConfig,
+    given: TrainConfig,
     world: World | None = None,
     folder: Path | None = None,
     progress: ProgressCallback = lambda *_: None,
@@ -66,132 +72,147 @@ def prepare(
     a large corpus is read, and ``texts`` are sentences in memory that are used instead of a corpus, with their
     ``labels``, "" for none. For ``left_out`` see ``open_data``.
     """
-    world, settings = world or World(), precedence.with_preset(settings)
-    set_threads(settings.threads)
-    device = world.device(pick_device(settings.device))
-    own, reason = pick_precision(device, settings.precision)
+    world, find = world or World(), cache(find_model)
+    if folder is None and given.name is not None:
+        named_folder(given)  # checked before the model is searched for
+    settings = resolve(given, find)
+    model, optimisation, seed = settings.model, settings.optimisation, settings.output.seed
+    set_threads(settings.output.threads)
+    device = world.device(pick_device(settings.output.device))
+    own, reason = pick_precision(device, optimisation.precision)
     precision = world.agreed(lambda: own)  # speeds measured by the ranks may suggest different precisions
-    context = Context(device=device, part=world.part)
-    for path in settings.imports:
+    context = Context(device=device, part=world.part, model=model.model)
+    for path in settings.methods.imports:
         context.depends_on(path)
-    named = bool(settings.corpus or settings.pairs or texts is not None)
-    filters = {"min_df": settings.min_df, "max_terms": settings.max_terms}
-    index = RunIndex(settings.tfidf, folder, named, filters, context)
+    named = bool(settings.data.corpus or settings.data.pairs or texts is not None)
+    filters = {"min_df": settings.methods.min_df, "max_terms": settings.methods.max_terms}
+    index = RunIndex(settings.data.tfidf, folder, named, filters, context)
     context.open_index = index.open
-    evaluated = open_evaluation(settings)
-    opened = open_data(context, progress, texts, settings, labels, left_out)
-    place = folder
-    if settings.name is not None:
-        place = place or choose_folder(settings)  # checked before the model is searched for
-    context.model = settings.model or precedence.DEFAULT_MODEL
-    source = find_model(context.model)
-    final = precedence.resolve(settings, source.family, source.pooler, precision)
-    place = place or choose_folder(final)
-    positive, negatives = text_methods(final, context)
-    used: dict[str, TextMethod] = {final.positive: positive, **negatives}
+    preset = settings.given.get("preset")
+    published = preset is not None and preset.partition("-")[0] not in families()  # a recipe from a paper
+    evaluated = open_evaluation(settings.evaluation, whole=published)
+    learn = settings.methods.learn
+    groups = (settings.data, settings.evaluation, settings.output)
+    opened = open_data(*groups, context, progress, texts, labels, learn, left_out)
+    has_negatives = opened.labelled is None or bool(opened.labelled.hard_negatives)
+    if settings.contrastive.hard_negative_weight != 1 and not has_negatives:
+        raise InputError(
+            "--hard-negative-weight needs a third column of hard negatives in --pairs; add it, or leave out the weight"
+        )
+    create = partial(create_method, settings.options, context)
+    positive, negatives = text_methods(settings.methods, create)
+    used: dict[str, TextMethod] = {settings.methods.positive: positive, **negatives}
     methods = dict(used)  # as far as examples of them are shown
-    if final.learn:
-        positive = used[LABELS_POSITIVE] = SameLabel(final.options_of(LABELS_POSITIVE), context, positive)
-        methods = {LABELS_POSITIVE: positive, **negatives}
+    if learn:
+        taught = create(AUGMENTATIONS, LABELS_POSITIVE)
+        taught.rest, positive = positive, taught
+        used[LABELS_POSITIVE], methods = taught, {LABELS_POSITIVE: taught, **negatives}
     index.check()
-    rows = build_batches(final, opened, positive, negatives, world)
-    built = build_modules(final, source, context, rows, world.rank)
-    final = final.with_used_options({**used, **built.by_name})
-    tokenizer = built.encoder.tokenizer
-    ids = open_tokens(rows, opened.columns, tokenizer, final.max_length, opened.reading, progress)
+    rows = build_batches(settings, opened, positive, negatives, world)
+    built = build_modules(settings, find, context, create, rows, world.rank)
+    settings = settings.changed(precision=precision).with_used_options({**used, **built.by_name})
+    tokenizer, length = built.encoder.tokenizer, settings.data.max_length
+    ids = open_tokens(rows, opened.columns, tokenizer, length, opened.reading, progress)
     negative = next(iter(negatives.values()), None)
     started = TrainState(
         **vars(built),
-        optimizer=build_optimizer(list(built.modules().values()), final.lr, final.weight_decay),
-        selector=evaluated.selector(built.encoder, opened, negative, final.seed, precision),
-        saturation=SaturationCheck(final.positive, final.temperature),
+        optimizer=build_optimizer(list(built.modules().values()), optimisation.lr, optimisation.weight_decay),
+        selector=evaluated.selector(built.encoder, opened, negative, seed, precision),
+        saturation=SaturationCheck(settings.methods.positive, settings.loss.temperature),
         steps=len(rows),
     )
     judge = Judge.of(evaluated, opened)
     labelled = [each for each in judge.evaluations if isinstance(each, (Labels, CrossFitted))]
-    started.selector.teaching = final.learn
-    examples = make_examples(rows, methods, final.positive, final.seed)
-    text, warnings = examine(rows, negatives, tokenizer, final.max_length, built.encoder.max_seq_length, final.model)
+    started.selector.teaching = learn
+    examples = make_examples(rows, methods, settings.methods.positive, seed)
+    text, warnings = examine(rows, negatives, tokenizer, length, built.encoder.max_seq_length, model.model)
     warnings += [*filter(None, (opened.unjudged, positive.warning))]
     if folder is None:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in built.terms.values() if term.warning]
     ranks = {"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}
-    in_evaluation = f" in training, {final.eval_pooler} in evaluation" if final.eval_pooler else ""
-    loss, options, name = describe_loss(final), positive.describe(), final.positive
-    if final.learn:
+    in_evaluation = f" in training, {model.eval_pooler} in evaluation" if model.eval_pooler else ""
+    loss, options, name = (
+        describe_loss(settings.loss, settings.contrastive),
+        positive.describe(),
+        settings.methods.positive,
+    )
+    if learn:
         options, name = f"{options}; the others: {name}", LABELS_POSITIVE
     synthetic = [f"{name} {method.describe()}" for name, method in negatives.items()]
     facts = {
         "device": describe_device(device, precision, reason),
         **ranks,
-        "recipe": precedence.recipe_reason(final, source.family),
-        "model": f"{final.model}, pooler {final.pooler}{in_evaluation}",
+        "recipe": recipe_reason(settings, find(model.model).family),
+        "model": f"{model.model}, pooler {model.pooler}{in_evaluation}",
         "loss": loss,
         "positive": f"{name}{f' ({options})' if options else ''}",
         "negatives": "; ".join(["in the batch", *synthetic]),
         **opened.describe(),
         **({"labels": labelled[0].describe()} if labelled else {}),
         **index.facts,
-        "steps": describe_steps(final, rows, device),
+        "steps": describe_steps(optimisation, rows, device),
         **({"prompt": rows.prompts.describe()} if rows.prompts.anchor or rows.prompts.document else {}),
         "text": text,
         **({"warning": "; ".join(warnings)} if warnings else {}),
     }
     card = f"Loss: {loss}. Positives: {name}. "
     card += f"Synthetic negatives: {'; '.join(synthetic)}." if synthetic else "No synthetic negatives."
-    public = {"config": final.public().to_toml(), "methods": final.public_text(card)}
+    public = {"config": settings.public_toml(), "methods": settings.public_text(card)}
     return Run(
-        config=final,
-        folder=place,
+        settings=settings,
+        folder=folder or choose_folder(settings),
         state=started,
-        schedule=Schedule(final.lr, final.lr_scheduler, final.warmup),
+        schedule=Schedule(optimisation.lr, optimisation.lr_scheduler, optimisation.warmup),
         batches=rows,
-        forward=Forward(device, precision, final.chunk_size, final.compile, final.seed),
+        forward=Forward(device, precision, optimisation.chunk_size, optimisation.compile, seed),
         reason=reason,
         tokens=ids,
         evaluation=evaluated,
         judge=judge,
         facts=facts,
-        card={"model": final.model, "seed": final.seed, **public},
+        card={"model": model.model, "seed": seed, **public},
         examples=examples,
         data=opened.fingerprints(index.sha256, context.files),
         index=index,
     )
 
 
-def build_modules(final: ResolvedConfig, source: Source, context: Context, rows: Batches, rank: int) -> Modules:
+def build_modules(
+    settings: Resolved, find: Callable[[str], Source], context: Context, create: Create, rows: Batches, rank: int
+) -> Modules:
     """Loads the encoder, creates the other modules, and sets prompts and views of the batches.
 
     The order of creation determines the initial weights, which come from PyTorch's generator.
     """
-    torch.manual_seed(final.seed)  # for the initial weights of new modules and, in training, for dropout
-    loaded = load_encoder(source, final.pooler, keep_head=final.keep_head, eval_pooler=final.eval_pooler)
+    model, methods, seed = settings.model, settings.methods, settings.output.seed
+    torch.manual_seed(seed)  # for the initial weights of new modules and, in training, for dropout
+    source = find(model.model)
+    loaded = load_encoder(source, model.pooler, keep_head=model.keep_head, eval_pooler=model.eval_pooler)
     trained = context.encoder = loaded.to(context.device)
-    if final.max_length > trained.max_seq_length:
-        raise InputError(
-            f"--max-length: {final.max_length} is more than the {trained.max_seq_length} tokens of the model; lower it"
-        )
-    prompted = prompts.training_prompts(trained, final.prompt, bool(final.pairs))
-    hooks = {"anchor": final.anchor_hook, "positive": final.positive_hook}
-    dropout = {"anchor": final.anchor_dropout, "positive": final.positive_dropout}
+    length, most = settings.data.max_length, trained.max_seq_length
+    if length > most:
+        raise InputError(f"--max-length: {length} is more than the {most} tokens of the model; lower it")
+    prompted = prompts.training_prompts(trained, model.prompt, bool(settings.data.pairs))
+    hooks = {"anchor": methods.anchor_hook, "positive": methods.positive_hook}
+    dropout = {"anchor": methods.anchor_dropout, "positive": methods.positive_dropout}
 
     def created(table: Registry[Any], names: Iterable[str | None]) -> dict[str, Any]:
-        return {name: create(table, name, final, context) for name in names if name}
+        return {name: create(table, name) for name in names if name}
 
-    changes = created(ENCODER_METHODS, final.encoder_methods)
+    changes = created(ENCODER_METHODS, methods.encoder_methods)
     check_mask(trained.to(context.device))
     built = Modules(
         encoder=trained,
         methods=changes,
-        second=second_encoder(final, context),
-        terms=loss_terms(final, context),
-        features=created(FEATURE_AUGMENTATIONS, final.feature_augmentations),
+        second=second_encoder(methods.positive_encoder, model, find, context),
+        terms=loss_terms(settings.loss, settings.contrastive, context, create),
+        features=created(FEATURE_AUGMENTATIONS, methods.feature_augmentations),
         hooks=created(HOOKS, hooks.values()),
     )
-    check_used(built, context, final.given or {}, dropout)
-    accelerate(built, context.device, compiled=final.compile)
+    check_used(built, context, settings.given, dropout)
+    accelerate(built, context.device, compiled=settings.optimisation.compile)
     if rank:  # rank 0 continues after the initial weights
-        torch.manual_seed(final.seed + 2**32 * rank)
+        torch.manual_seed(seed + 2**32 * rank)
     # If both views have the same hook, the purposes of the positives' random numbers get a prefix, so that the two
     # views are changed differently.
     draws = "positive " if hooks["positive"] == hooks["anchor"] is not None else ""
@@ -207,27 +228,27 @@ def build_modules(final: ResolvedConfig, source: Source, context: Context, rows:
     return built
 
 
-def describe_steps(final: ResolvedConfig, rows: Batches, device: str) -> str:
+def describe_steps(optimisation: Optimisation, rows: Batches, device: str) -> str:
     """Returns the number and size of the steps, and the learning rate; long runs on a GPU without --compile: a hint."""
-    times = f" x {final.accumulate}" if final.accumulate > 1 else ""
-    text = f"{len(rows):,} of {rows.size}{times} sentences, lr {final.lr:g} {final.lr_scheduler}"
-    if final.merge_with_base:
-        text += f", averaged with the base model (weight {final.merge_with_base:.0%})"
-    if device.startswith("cuda") and not final.compile and len(rows) >= WORTH_COMPILING:
+    times = f" x {optimisation.accumulate}" if optimisation.accumulate > 1 else ""
+    text = f"{len(rows):,} of {rows.size}{times} sentences, lr {optimisation.lr:g} {optimisation.lr_scheduler}"
+    if optimisation.merge_with_base:
+        text += f", averaged with the base model (weight {optimisation.merge_with_base:.0%})"
+    if device.startswith("cuda") and not optimisation.compile and len(rows) >= WORTH_COMPILING:
         text += "; --compile may make steps of small batches faster, after a minute or two"
     return text
 
 
-def create(table: Registry[Any], name: str, config: ResolvedConfig, context: Context) -> Any:
-    """Constructs a method with its options."""
+def create_method(options: Mapping[str, Mapping[str, Any]], context: Context, table: Registry[Any], name: str) -> Any:
+    """Constructs a method with its options, which are given by name of the method."""
     method = table.get(name)
-    return method(parse_options(name, method.Options, config.options.get(name, {})), context)
+    return method(parse_options(name, method.Options, options.get(name, {})), context)
 
 
-def text_methods(config: ResolvedConfig, context: Context) -> tuple[Edit | Pairing, dict[str, Edit]]:
+def text_methods(methods: Methods, create: Create) -> tuple[Edit | Pairing, dict[str, Edit]]:
     """Constructs the method that makes positives, and by name those that make synthetic negatives."""
-    positive = create(AUGMENTATIONS, config.positive, config, context)
-    negatives = {name: create(AUGMENTATIONS, name, config, context) for name in config.negatives}
+    positive = create(AUGMENTATIONS, methods.positive)
+    negatives = {name: create(AUGMENTATIONS, name) for name in methods.negatives}
     for name, method in negatives.items():
         if not isinstance(method, Edit):
             raise InputError(f"--negative {name}: this method makes positives; use --positive {name}")
@@ -237,21 +258,32 @@ def text_methods(config: ResolvedConfig, context: Context) -> tuple[Edit | Pairi
 
 
 def build_batches(
-    config: ResolvedConfig, data: TrainingData, positive: Edit | Pairing, negatives: Mapping[str, Edit], world: World
+    settings: Resolved, data: TrainingData, positive: Edit | Pairing, negatives: Mapping[str, Edit], world: World
 ) -> Batches:
     """Returns the batches of the run; raises ``InputError`` for unusable sizes, or if nothing can be learned."""
-    names = ("batch_size", "seed", "epochs", "max_steps", "accumulate", "keep_duplicates")
-    sizes = {name: getattr(config, name) for name in names}
-    rows = data.split.train
-    if config.learn:  # few labels make small epochs
-        sizes["batch_size"] = min(config.batch_size, len(positive.rows_of_epoch(rows, Draws(config.seed, 0))))
-    batches = Batches(data.corpus, rows, positive, list(negatives.values()), part=world.part, **sizes)
+    rows, optimisation = data.split.train, settings.optimisation
+    size = optimisation.batch_size
+    if settings.methods.learn:  # few labels make small epochs
+        size = min(size, len(positive.rows_of_epoch(rows, Draws(settings.output.seed, 0))))
+    batches = Batches(
+        data.corpus,
+        rows,
+        positive,
+        list(negatives.values()),
+        part=world.part,
+        batch_size=size,
+        seed=settings.output.seed,
+        epochs=optimisation.epochs,
+        max_steps=optimisation.max_steps,
+        accumulate=optimisation.accumulate,
+        keep_duplicates=settings.methods.keep_duplicates,
+    )
     if batches.size > len(rows):
         remedy = "lower it" if len(rows) > 1 else "training needs at least two, and preferably thousands"
         raise InputError(f"--batch-size: {batches.size} is more than the {len(rows)} training sentences; {remedy}")
     if not len(batches):
         raise InputError(f"--accumulate: {batches.accumulate} batches are more than the run has; lower it")
-    check_learnable(batches, config.positive, negatives)
+    check_learnable(batches, settings.methods.positive, negatives)
     return batches
 
 
@@ -272,14 +304,16 @@ def make_examples(batches: Batches, methods: Mapping[str, TextMethod], positive:
     ]
 
 
-def loss_terms(config: ResolvedConfig, context: Context) -> dict[str, LossTerm]:
+def loss_terms(
+    settings: Loss, contrastive: ContrastiveOptions, context: Context, create: Create
+) -> dict[str, LossTerm]:
     """Constructs the loss terms by name: the run's loss first, then the additional terms."""
-    loss, names, terms = config.loss, config.loss_terms, {}
+    loss, names, terms = settings.loss, settings.loss_terms, {}
     if loss in CONTRASTIVE_LOSSES:
-        terms[CONTRASTIVE] = LOSS_TERMS.get(CONTRASTIVE)(config.contrastive, context)
+        terms[CONTRASTIVE] = LOSS_TERMS.get(CONTRASTIVE)(contrastive, context)
     else:
         names = (loss, *names)
-    terms |= {name: create(LOSS_TERMS, name, config, context) for name in names}
+    terms |= {name: create(LOSS_TERMS, name) for name in names}
     hard_negatives = context.pairs is not None and bool(context.pairs.hard_negatives)
     if hard_negatives and not any("negative" in term.reads for term in terms.values()):
         raise InputError(
@@ -288,29 +322,30 @@ def loss_terms(config: ResolvedConfig, context: Context) -> dict[str, LossTerm]:
     return terms
 
 
-def describe_loss(config: ResolvedConfig) -> str:
+def describe_loss(settings: Loss, options: ContrastiveOptions) -> str:
     """Returns the parts of the loss as text."""
-    if config.loss not in CONTRASTIVE_LOSSES:
-        return ", ".join([config.loss, *config.loss_terms])
-    options = config.contrastive
+    if settings.loss not in CONTRASTIVE_LOSSES:
+        return ", ".join([settings.loss, *settings.loss_terms])
     parts = [f"{options.objective} with {options.logits} logits, temperature {options.temperature:g}"]
     if options.logits == "focal":
         parts.append(f"margin {options.margin:g}")
     if options.mixed:
         gradient = "" if options.stop_gradient else ", with a gradient"
         parts.append(f"mixed negatives ({options.mixed}, lambda {options.mix_lambda:g}{gradient})")
-    return ", ".join([*parts, *config.loss_terms])
+    return ", ".join([*parts, *settings.loss_terms])
 
 
-def second_encoder(config: ResolvedConfig, context: Context) -> SentenceEncoder | None:
+def second_encoder(
+    name: str | None, model: Model, find: Callable[[str], Source], context: Context
+) -> SentenceEncoder | None:
     """Returns the separate encoder of the positives (a copy of the first encoder, or another model), or None."""
-    first, name = context.trained, config.positive_encoder
+    first = context.trained
     if name is None:
         return None
     if name == "copy":
         return copy.deepcopy(first)
-    source = find_model(name)
-    second = load_encoder(source, source.pooler or config.pooler, keep_head=config.keep_head)
+    source = find(name)
+    second = load_encoder(source, source.pooler or model.pooler, keep_head=model.keep_head)
     context.check_tokens(second.tokenizer, name, "--positive-encoder")
     if second.embedding_dim != first.embedding_dim:
         raise InputError(

@@ -12,11 +12,13 @@ import torch
 
 from ..encoder.device import is_out_of_memory
 from ..errors import RunError, sentence
+from .settings.resolve import Resolved
 
 
 @contextmanager
-def failures(step: int, config: Any) -> Iterator[None]:
+def failures(step: int, settings: Resolved) -> Iterator[None]:
     """Context manager that converts out-of-memory errors, and write errors after the first step, to ``RunError``."""
+    size, chunk = settings.optimisation.batch_size, settings.optimisation.chunk_size
     try:
         yield
     except OSError as error:
@@ -27,8 +29,8 @@ def failures(step: int, config: Any) -> Iterator[None]:
         if not is_out_of_memory(error):
             raise
         raise RunError(
-            f"out of memory at step {step + 1} with batches of {config.batch_size} sentences of up to "
-            f"{config.max_length} tokens; set --chunk-size {max(1, (config.chunk_size or config.batch_size) // 2)}, "
+            f"out of memory at step {step + 1} with batches of {size} sentences of up to "
+            f"{settings.data.max_length} tokens; set --chunk-size {max(1, (chunk or size) // 2)}, "
             "which changes the result only through dropout, or lower --batch-size or --max-length"
         ) from None
 

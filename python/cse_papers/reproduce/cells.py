@@ -30,7 +30,7 @@ from .suites import Recipe, Row, Scorer, Table, find, hash_file, merged
 
 if TYPE_CHECKING:
     from cse.training.callbacks import Callback
-    from cse.training.settings.config import TrainConfig
+    from cse.training.settings.given import TrainConfig
 
 MODELS_OF = {"diffcse": "generator", "dclr": "model", "substitution": "model"}
 """Method options that name a further model."""
@@ -134,8 +134,8 @@ def encoder_of(recipe: Recipe, inputs: Inputs) -> str:
 
 def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
     """Returns the values of ``TrainConfig`` that, with ``source_of``, determine the results of a cell."""
-    from cse.training.settings.config import TrainConfig
-    from cse.training.settings.precedence import with_preset
+    from cse.training.settings.given import TrainConfig
+    from cse.training.settings.resolve import with_preset
 
     recipe = cell.recipe
     settings = {"preset": recipe.preset, "seed": cell.seed, **filled(dict(recipe.settings), inputs)}
@@ -168,7 +168,7 @@ def source_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
 
 def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
     """Returns the configuration of the run of a cell. The TF-IDF index that it may name is not built here."""
-    from cse.training.settings.config import TrainConfig
+    from cse.training.settings.given import TrainConfig
 
     config = TrainConfig(
         **{**source_of(cell, inputs), **settings_of(cell, inputs)},
@@ -186,7 +186,7 @@ def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
 
 def _index_of(config: TrainConfig) -> tuple[Any, list[str]] | None:
     """Returns the tokenizer of the TF-IDF index of a run, and the files that it counts; None without UNA and UDA."""
-    from cse.training.settings.precedence import with_preset
+    from cse.training.settings.resolve import with_preset
 
     completed = with_preset(config)
     if "una" not in completed.negatives and completed.positive != "uda":

@@ -255,23 +255,23 @@ def _cost(config: Any, rate: float) -> tuple[float, int]:
     from transformers import AutoConfig
 
     from cse.encoder.resolve import find_model
-    from cse.training.settings.precedence import DEFAULT_MODEL, resolve, with_preset
+    from cse.training.settings.resolve import resolve
 
-    completed = with_preset(config)
-    source = find_model(completed.model or DEFAULT_MODEL)
-    resolved = resolve(completed, source.family, source.pooler)
-    shape = AutoConfig.from_pretrained(source.path, local_files_only=True)
+    find = cache(find_model)
+    settings = resolve(config, find)
+    optimisation, length = settings.optimisation, settings.data.max_length
+    shape = AutoConfig.from_pretrained(find(settings.model.model).path, local_files_only=True)
     width, layers = shape.hidden_size, shape.num_hidden_layers
     parameters = layers * 12 * width**2  # in the weight matrices of a Transformer
     rows = sum(map(count_rows, config.pairs or config.corpus))
-    steps = resolved.max_steps or math.ceil((resolved.epochs or 1) * rows / resolved.batch_size)
-    views = 2 + 2 * len(resolved.negatives) + len(resolved.loss_terms)
-    tokens = resolved.batch_size * views * resolved.max_length
+    steps = optimisation.max_steps or math.ceil((optimisation.epochs or 1) * rows / optimisation.batch_size)
+    views = 2 + 2 * len(settings.methods.negatives) + len(settings.loss.loss_terms)
+    tokens = optimisation.batch_size * views * length
     # Each parameter takes 6 operations per token: 2 in the forward pass and 4 in the backward pass.
     seconds = steps * 6 * parameters * tokens / rate * OVERHEAD
     heads = getattr(shape, "num_attention_heads", 1)
-    live = min(resolved.chunk_size or resolved.batch_size, resolved.batch_size) * views * resolved.max_length
-    activations = live * layers * (ACTIVATIONS * width + ATTENTION * heads * resolved.max_length)
+    live = min(optimisation.chunk_size or optimisation.batch_size, optimisation.batch_size) * views * length
+    activations = live * layers * (ACTIVATIONS * width + ATTENTION * heads * length)
     embeddings = getattr(shape, "vocab_size", 0) * width
     # 16 bytes: weight, gradient and two moments in float32.
     return seconds, 16 * (parameters + embeddings) + activations

@@ -3,16 +3,60 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
+use flate2::bufread::GzDecoder;
+
 use crate::error::{Error, Result};
 use crate::progress::Progress;
 use crate::text::format::FileFormat;
 use crate::text::source::{Blocks, Hashed};
 
+/// A decoder of the members of a gzip file, which zeros may follow, as in gzip: tapes and block devices pad files.
+pub(crate) struct Gz {
+    /// Always there, except while the next member replaces it.
+    member: Option<GzDecoder<BufReader<Hashed>>>,
+}
+
+impl Gz {
+    fn member(&mut self) -> &mut GzDecoder<BufReader<Hashed>> {
+        self.member.as_mut().expect("is replaced at once")
+    }
+
+    fn rest(&mut self) -> BufReader<Hashed> {
+        self.member.take().expect("is replaced at once").into_inner()
+    }
+}
+
+impl Read for Gz {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let read = self.member().read(buf)?;
+            if read > 0 || buf.is_empty() {
+                return Ok(read);
+            }
+            let rest = self.member().get_mut();
+            loop {
+                let bytes = rest.fill_buf()?;
+                if bytes.is_empty() {
+                    return Ok(0);
+                }
+                let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+                let more = zeros < bytes.len();
+                rest.consume(zeros);
+                if more {
+                    break;
+                }
+            }
+            let rest = self.rest();
+            self.member = Some(GzDecoder::new(rest));
+        }
+    }
+}
+
 /// An open corpus file.
 pub(crate) enum Source {
     Plain(Hashed),
     Column(Blocks),
-    Gz(Box<flate2::bufread::MultiGzDecoder<BufReader<Hashed>>>),
+    Gz(Box<Gz>),
     Zst(zstd::Decoder<'static, BufReader<Hashed>>),
 }
 
@@ -40,7 +84,7 @@ impl Source {
             });
         }
         Ok(match format {
-            "gzip" => Source::Gz(Box::new(flate2::bufread::MultiGzDecoder::new(buffered))),
+            "gzip" => Source::Gz(Box::new(Gz { member: Some(GzDecoder::new(buffered)) })),
             _ => Source::Zst(zstd::Decoder::with_buffer(buffered).map_err(failed)?),
         })
     }
@@ -62,7 +106,7 @@ impl Source {
     pub(crate) fn take_unreported(&mut self) -> u64 {
         std::mem::take(match self {
             Source::Plain(raw) => &mut raw.unreported,
-            Source::Gz(decoder) => &mut decoder.get_mut().get_mut().unreported,
+            Source::Gz(decoder) => &mut decoder.member().get_mut().get_mut().unreported,
             Source::Zst(decoder) => &mut decoder.get_mut().get_mut().unreported,
             Source::Column(blocks) => &mut blocks.unreported,
         })
@@ -74,7 +118,7 @@ impl Source {
     pub(crate) fn into_hash(self, path: &Path, progress: &Progress) -> Result<(u64, u128)> {
         let mut raw = match self {
             Source::Plain(raw) => raw,
-            Source::Gz(decoder) => decoder.into_inner().into_inner(),
+            Source::Gz(mut decoder) => decoder.rest().into_inner(),
             Source::Zst(decoder) => decoder.finish().into_inner(),
             Source::Column(_) => Hashed::open(path, progress)?,
         };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -80,6 +81,12 @@ def systems_of(models: Sequence[str], ranked: Ranking, seeds: bool = False) -> t
     if fusion and all(system.fixed for side in sides for system in side):
         raise InputError(f"--hybrid has no effect on {sides[0][0].fixed}; omit --hybrid")
     return [" ".join([text, *side[0].flags]) for text, side in zip(models, sides, strict=True)], sides
+
+
+UNDEFINED = (
+    "nan is a score that cannot be computed: a correlation if all cosines are equal, an alignment if no pair has a "
+    "gold score above 4"
+)
 
 
 @command("eval")
@@ -244,9 +251,12 @@ def compare_command(
     rankings for each query, in random order. Fill in the last column (1 relevant, 0 not), and repeat the command with
     --judged POOL.csv for the verdict. With both options, --pool writes the judgements that are known.
 
-    With --labels, the rows of the table --data, at most 2,000 with distinct texts, are compared by a column of labels,
-    as at the end of cse train --labels. Name rows that the models were not trained on; --set labels.share=0.2 takes
-    those that cse train held out.
+    With --labels, the rows of the table --data, at most 2,000 with distinct texts, are compared by a column of labels;
+    each is predicted from the others. Name rows that the models were not trained on; --set labels.share=0.2 takes those
+    that cse train held out.
+
+    Two folders of runs alone, cse compare RUN1 RUN2, are compared by what judged RUN1, or else RUN2, without the rows
+    that either was trained on.
     """
     from ...evaluation.run import option_tables
     from ...training.folder.find import run_of
@@ -308,6 +318,8 @@ def compare_by_suites(
         for record in result.tasks:
             if "note" in record:
                 printing.echo(f"{record['task']}: {record['note']}")
+            if math.isnan(record["mean"]):
+                printing.echo(f"{record['task']}: {UNDEFINED}")
     print_what_compares(about, results, " A is the first model. p-values are adjusted by Holm's method.")
     for note in dict.fromkeys(note for result in results for note in result.notes):
         printing.echo(f"Note: {note}")

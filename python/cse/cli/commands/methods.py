@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import MISSING
 from importlib.resources import files
+from itertools import product
 from typing import Annotated, Any
 
+from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
+from ...losses import CONTRASTIVE_LOSSES, LOSS_TERMS
 from ...options import Imports, Opt, options_of, phrase
 from ...registry import Registry
 from .. import printing
@@ -31,13 +35,12 @@ def methods_command(
     """
     printing.check_output()
     if combinations:
-        from ...training.settings import precedence
-
+        messages = all_combinations()
         records = [
             {"positive": positive, "loss": loss, "una": form, "refused": reason}
-            for (positive, loss, form), reason in precedence.combinations().items()
+            for (positive, loss, form), reason in messages.items()
         ]
-        printing.result({"combinations": records}, as_json, [precedence.table_of_combinations()])
+        printing.result({"combinations": records}, as_json, [table_of_combinations(messages)])
         return
     if name is None:
         list_methods(as_json)
@@ -82,7 +85,7 @@ def methods_command(
 
 def tables() -> list[Registry[Any]]:
     from ...evaluation import EVALUATIONS
-    from ...training.settings.values import TABLES
+    from ...training.settings.names import TABLES
 
     return [*TABLES, EVALUATIONS]
 
@@ -107,3 +110,50 @@ def list_methods(as_json: bool) -> None:
             change = f" ({item['measured']})" if item["measured"] else ""
             lines.append(f"  {item['name']:<18} {item['summary']}{change}")
     printing.result({"methods": listed}, as_json, [*lines, "options: cse methods NAME"])
+
+
+UNA: dict[str, dict[str, Any]] = {
+    "": {},
+    "UNA, pairs": {"negatives": ("una",), "options": {"una": {"use_as": "pairs"}}},
+    "UNA, hard negatives": {"negatives": ("una",), "options": {"una": {"use_as": "hard-negatives"}}},
+}
+
+
+def losses() -> dict[str, dict[str, Any]]:
+    """Returns the settings of each loss by its name in the table of combinations."""
+    contrastive: dict[str, dict[str, Any]] = {name: {"loss": name} for name in CONTRASTIVE_LOSSES}
+    contrastive["mixed, release"] = {"loss": "mixed", "mix_variant": "release"}
+    return contrastive | {name: {"loss": name} for name in LOSS_TERMS.names() if LOSS_TERMS.get(name).is_loss}
+
+
+def all_combinations(family: str = "bert-base") -> dict[tuple[str, str, str], str]:
+    """Returns the error message for each combination (positive, loss, form of UNA); "" if it is allowed."""
+    from ...encoder.resolve import Source
+    from ...errors import InputError
+    from ...training.settings.given import TrainConfig
+    from ...training.settings.resolve import resolve
+
+    messages = {}
+    for positive, (loss, chosen), (form, una) in product(AUGMENTATIONS.names(), losses().items(), UNA.items()):
+        source = {"pairs": "pairs.csv"} if positive == PAIRS_POSITIVE else {"corpus": "corpus.txt"}
+        try:
+            given = TrainConfig(**source, positive=positive, **chosen, **una)
+            resolve(given, lambda name: Source(name, name, name, family, None))
+            messages[positive, loss, form] = ""
+        except InputError as error:
+            messages[positive, loss, form] = str(error)
+    return messages
+
+
+def table_of_combinations(messages: Mapping[tuple[str, str, str], str]) -> str:
+    """Returns a Markdown table (rows: positives; columns: losses with forms of UNA), followed by the error messages."""
+    heads = dict.fromkeys(f"{loss}{f', {form}' if form else ''}" for _, loss, form in messages)
+    rows: dict[tuple[str, ...], list[str]] = {}  # positives with equal entries share a row
+    for positive in AUGMENTATIONS.names():
+        rows.setdefault(tuple(text for key, text in messages.items() if key[0] == positive), []).append(positive)
+    reasons = list(dict.fromkeys(reason for row in rows for reason in row if reason))
+    lines = [f"| positive | {' | '.join(heads)} |", f"| --- |{' --- |' * len(heads)}"]
+    for row, names in rows.items():
+        cells = ["yes" if not reason else f"no ({reasons.index(reason) + 1})" for reason in row]
+        lines.append(f"| {', '.join(f'`{name}`' for name in names)} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", *(f"{number}. `{reason}`" for number, reason in enumerate(reasons, 1))])

@@ -97,6 +97,10 @@ def report_command(
     *,
     output: Annotated[str | None, Opt("Path of the page.", "FILE.html", "report.html in RUN", short="-o")] = None,
     pictures: Annotated[str | None, Opt("Also write the plots as .png files to this folder.", "DIR")] = None,
+    before: Annotated[
+        str | None,
+        Opt("Model before training, to compare embeddings of held-out texts.", "MODEL", "minilm, if RUN began with it"),
+    ] = None,
     encode: Annotated[bool, Opt("Compare embeddings of held-out texts before and after training.")] = True,
     device: Device = "auto",
     threads: Threads = 0,
@@ -115,7 +119,8 @@ def report_command(
     focal      with --loss focal: the re-scaled similarities of Focal-InfoNCE for several margins
     pairs      histograms of cosines of held-out pairs before and after training
 
-    The page contains sentences of the corpus. Needs the extra cse[plots].
+    The page contains sentences of the corpus. Only files in RUN are read, and the model named with --before. Needs the
+    extra cse[plots].
     """
     printing.check_output()
     from ...reports.style import require_extra
@@ -128,14 +133,11 @@ def report_command(
     from ...io import write_text
     from ...reports.curves import Material
     from ...reports.page import report_page
-    from ...training.folder.find import check_links
 
     path = Path(output) if output is not None else stored.folder / "report.html"
-    if output is None:
-        check_links(stored.folder)
     set_threads(threads)
     with progress_of("encoding held-out texts", "texts") as progress:
-        material = Material(stored, device=device, progress=progress, encode=encode)
+        material = Material(stored, before, device=device, progress=progress, encode=encode)
         page = report_page(material)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page.html)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -16,8 +15,9 @@ from ...options import Opt, Option, options_of, phrase
 from ...progress import duration
 from ...training.callbacks import ProgressCallback, by_sentence, header, score_text
 from ...training.settings.declared import GROUPS
+from ...training.settings.given import flat
+from ...training.settings.names import method_flags
 from ...training.settings.presets import conditions, families
-from ...training.settings.values import flat, method_flags
 from .. import options, printing
 from ..command import Heading, click_option, command
 from ..options import AsJson
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...search.index import Hit
     from ...training.loop import RunResult
     from ...training.run import Run
-    from ...training.settings.config import TrainConfig
+    from ...training.settings.resolve import Resolved
 
 HITS = 5
 """Hits of --query that are shown, before and after training."""
@@ -95,20 +95,22 @@ def _by_family(name: str, default: Any) -> str:
 class ConsoleCallback(ProgressCallback):
     """Shows the progress of a run; examples have marked words, and the command prints the result."""
 
-    def __init__(self, verbose: bool = False, lost: Callable[[TrainConfig], list[str]] | None = None) -> None:
+    def __init__(self, verbose: bool = False, lost: Callable[[Resolved], list[str]] | None = None) -> None:
         super().__init__(verbose=verbose)
         self.lost = lost
+        self.run: Run | None = None
 
     def on_train_begin(self, run: Run) -> None:
         """Prints a description of the run, one fact per line, then examples of augmentations."""
+        self.run, patience = run, run.settings.evaluation.patience
         for line in header(run.facts, self.verbose):
             self.display.print(line)
         if step := run.state.step:
-            if run.config.patience is not None and run.state.selector.misses >= run.config.patience:
+            if patience is not None and run.state.selector.misses >= patience:
                 self.display.print(f"ended by --patience at step {step}; a larger --patience trains further")
             elif step >= len(run.batches):
                 self.display.print(f"finished at step {step}: nothing is left to train; --max-steps extends the run")
-        if self.lost is not None and (lost := self.lost(run.config)):
+        if self.lost is not None and (lost := self.lost(run.settings)):
             self.display.print(
                 f"not as in the file: {', '.join(lost)}; with further flags, values that are not in its table given "
                 "are derived again"
@@ -163,9 +165,9 @@ def train_command(
     """
     from ...registry import parse_setting
     from ...training.data import check_inputs
-    from ...training.settings.config import TrainConfig, read_toml
-    from ...training.settings.precedence import differences, repeated, resumed_config, with_preset
-    from ...training.settings.values import merge
+    from ...training.folder.stored import differences, repeated, resumed_config
+    from ...training.settings.given import TrainConfig, merge, read_toml
+    from ...training.settings.resolve import with_preset
 
     chosen = given_values({"corpus": corpus, **values})
     for text in settings:
@@ -182,8 +184,8 @@ def train_command(
         stored = read_toml(config_file) if config_file else {}
         base, before = repeated(stored, chosen)
         # Validated before torch is imported, so that an invalid flag is reported immediately.
-        config = with_preset(TrainConfig(**merge(chosen, base), given=before))
-        check_inputs(config)
+        config = TrainConfig(**merge(chosen, base), given=before)
+        check_inputs(with_preset(config))
         if before is None and "given" in stored:
             again = TrainConfig(**{name: value for name, value in stored.items() if name != "given"})
             lost = partial(differences, before=again, chosen=chosen)
@@ -193,19 +195,20 @@ def train_command(
         raise InputError("--query searches the files of CORPUS; name them, or omit --query")
     from ...training.loop import train
 
-    result = train(config, ConsoleCallback(verbose, lost), resume=resume)
-    if not int(os.environ.get("RANK", "0")):  # torchrun: rank 0 prints the result
-        _print(result, config, query, as_json)
+    callback = ConsoleCallback(verbose, lost)
+    result = train(config, callback, resume=resume)
+    if callback.run is not None:  # torchrun: rank 0 prints the result
+        _print(result, callback.run.settings, query, as_json)
 
 
-def _print(result: RunResult, config: TrainConfig, query: str | None, as_json: bool) -> None:
+def _print(result: RunResult, settings: Resolved, query: str | None, as_json: bool) -> None:
     from ...evaluation import verdict
     from ...training.folder.find import list_checkpoints
     from .search import lines
 
-    further = "" if config.patience is None else " --patience N"
+    further = "" if settings.evaluation.patience is None else " --patience N"
     resumable = bool(list_checkpoints(result.folder))  # False if no checkpoint could be written
-    hits = {} if query is None else _hits(config, result, query)
+    hits = {} if query is None else _hits(settings, result, query)
     shown = [line for name, found in hits.items() for line in (f"{name} training:", *lines(found))]
     synthetic = f", {result.synthetic_steps:,} of them with synthetic negatives" if result.synthetic_steps else ""
     text = [
@@ -224,14 +227,24 @@ def _print(result: RunResult, config: TrainConfig, query: str | None, as_json: b
     printing.result(result.to_dict() | ({"query": query, "hits": found} if found else {}), as_json, text)
 
 
-def _hits(config: TrainConfig, result: RunResult, query: str) -> dict[str, list[Hit]]:
+def _hits(settings: Resolved, result: RunResult, query: str) -> dict[str, list[Hit]]:
     """Returns the hits of a query in the corpus, ranked by passages, for the encoders ``before`` and ``after``."""
-    names = ("column", "encoding_errors", "max_line_bytes", "cache", "device", "threads")
-    encoding = options.Encoding(**{name: getattr(config, name) for name in names})
+    data, output = settings.data, settings.output
+    encoding = options.Encoding(
+        column=data.column,
+        encoding_errors=data.encoding_errors,
+        max_line_bytes=data.max_line_bytes,
+        cache=data.cache,
+        device=output.device,
+        threads=output.threads,
+    )
     hits = {}
-    for name, model, folder in (("before", config.model, "before"), ("after", str(result.folder / "best"), "index")):
+    for name, model, folder in (
+        ("before", settings.model.model, "before"),
+        ("after", str(result.folder / "best"), "index"),
+    ):
         index = encoding.index(
-            encoding.encoder(str(model)), config.corpus, str(result.folder / folder), None, passages="max", rebuild=True
+            encoding.encoder(model), data.corpus, str(result.folder / folder), None, passages="max", rebuild=True
         )
         (hits[name],) = index.search([query], HITS)
     return hits

@@ -16,8 +16,9 @@ from ...io import check_files, read_json
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 CONFIG = "config.toml"
-# What a run writes before its first checkpoint.
+# What a run writes before its first checkpoint, and last/ and a report, which may stand there without one.
 FIRST = {CONFIG, "environment.json", "data.json", "log.jsonl", "tensorboard", "tfidf", "best", FOLDER}
+FIRST |= {"last", "report.html"}
 
 
 class TornCheckpoint(RunError):
@@ -93,11 +94,9 @@ def check_free(folder: Path) -> None:
         raise InputError(f"--name: {folder} exists; {remedy}choose another name or remove it")
 
 
-def check_links(run: Path) -> None:
-    """Raises ``InputError`` for a link in the folder of a run, which would lead what is written there elsewhere."""
-    for path in run.iterdir():
-        if path.is_symlink():
-            raise InputError(f"{path}: is a link, and a run writes only into its own folder; put a copy in its place")
+def files_of(run: Path) -> set[str]:
+    """Returns the paths of the files of a run that cse wrote, relative to its folder; see ``cse.io.contents``."""
+    return io.contents(run, {*FIRST, "result.json", "before", "index"})  # the last two are of cse train --query
 
 
 def is_unsaved(run: Path) -> bool:

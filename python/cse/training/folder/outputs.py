@@ -20,14 +20,13 @@ import json
 import os
 import platform
 import re
-import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -41,6 +40,8 @@ from ...encoder.saving import model_card, save_encoder
 from ...errors import InputError
 from ...evaluation.verdict import Verdict, markdown
 from ..run import Run
+from ..settings.declared import Output
+from ..settings.resolve import Resolved
 from ..step.ranks import World
 from . import find
 from .find import CONFIG, FOLDER, MANIFEST
@@ -50,18 +51,23 @@ STATE = "state.json"
 FILES = ("weights", "optimizer", "generators", "selection")
 
 
-def choose_folder(config: Any) -> Path:
+def named_folder(output: Output) -> Path:
+    """Returns the folder of a run that was given a name; raises ``InputError`` if the name is invalid or in use."""
+    name = str(output.name)
+    if not name.isprintable() or not name.strip() or "/" in name or name in (".", ".."):
+        raise InputError(f"--name: {name!r} cannot be the name of a folder; use letters, digits, - and _")
+    find.check_free(Path(output.output) / name)
+    return Path(output.output) / name
+
+
+def choose_folder(settings: Resolved) -> Path:
     """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use."""
-    parent, name = Path(config.output), str(config.name)
-    if config.name is not None:
-        if not name.isprintable() or not name.strip() or "/" in name or name in (".", ".."):
-            raise InputError(f"--name: {name!r} cannot be the name of a folder; use letters, digits, - and _")
-        find.check_free(parent / name)
-        return parent / name
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(config.model).name) or "model"
-    stem = "-".join([stem, config.loss, *config.negatives, f"seed{config.seed}"])
-    number = 1
-    while (folder := parent / (stem if number == 1 else f"{stem}-{number}")).exists():
+    output, number = settings.output, 1
+    if output.name is not None:
+        return named_folder(output)
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(settings.model.model).name) or "model"
+    stem = "-".join([stem, settings.loss.loss, *settings.methods.negatives, f"seed{output.seed}"])
+    while (folder := Path(output.output) / (stem if number == 1 else f"{stem}-{number}")).exists():
         number += 1
     return folder
 
@@ -92,7 +98,7 @@ def _claimed(run: Run, held: ExitStack) -> Path:
             run.folder.mkdir(parents=True)
             break
         except FileExistsError:
-            folder = choose_folder(run.config)
+            folder = choose_folder(run.settings)
             if folder == run.folder:  # the name was given, and nothing has been saved there
                 break
             run.folder = folder
@@ -112,12 +118,45 @@ def opened(resume: Path, world: World) -> Iterator[Checkpoint]:
         def lock() -> str:
             run = find.find_checkpoint(resume).parent.parent
             held.enter_context(find.locked(run))
-            find.check_links(run)
+            find.files_of(run)
             for folder in (run, run / FOLDER):
                 io.remove_leftovers(folder)
             return str(find.find_checkpoint(resume))
 
         yield read_checkpoint(Path(world.agreed(lock)))
+
+
+class Selection(TypedDict):
+    """What ``Selector.state`` returns."""
+
+    records: list[dict[str, float | None]]
+    best_step: int
+    collapsed: list[int]
+    misses: int
+    before: NotRequired[list[tuple[str, str]]]
+
+
+class Saturation(TypedDict):
+    note: str | None
+    first: list[float]
+
+
+class Fingerprints(TypedDict, total=False):
+    """What ``check_same`` compares."""
+
+    files: dict[str, str]
+
+
+class State(TypedDict):
+    """The contents of state.json."""
+
+    step: int
+    sentences: int
+    seconds: float
+    viewed: dict[str, int]
+    selection: Selection
+    saturation: Saturation
+    data: Fingerprints
 
 
 @dataclass(frozen=True)
@@ -146,8 +185,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         if stored.keys() != names:
             raise ValueError(f"{min(stored.keys() ^ names)} is missing, or is not listed in the manifest")
         io.check_files(folder, stored, stored)
-        state = io.read_json(folder / STATE, dict[str, Any])
-        return Checkpoint(folder, state, {name: load_file(folder / f"{name}.safetensors") for name in FILES})
+        state = io.read_json(folder / STATE, State)
+        return Checkpoint(folder, {**state}, {name: load_file(folder / f"{name}.safetensors") for name in FILES})
 
 
 def save_checkpoint(run: Run, keep: int, world: World) -> None:
@@ -178,12 +217,12 @@ def save_checkpoint(run: Run, keep: int, world: World) -> None:
     }
     with io.fresh_folder(target) as fresh:
         if best.is_dir():
-            shutil.copytree(best, fresh / BEST, copy_function=_link)
+            io.copy_files(best, fresh / BEST, io.contents(best), link_weights=True)
         for part, tensors in files.items():
             tensors = {key: tensor.detach().contiguous() for key, tensor in tensors.items()}
             save_file(tensors, fresh / f"{part}.safetensors")
         # json.dumps writes NaN, which standard JSON does not allow; only cse reads this file, with json.loads.
-        for name, text in ((STATE, json.dumps(record) + "\n"), (CONFIG, run.config.to_toml())):
+        for name, text in ((STATE, json.dumps(record) + "\n"), (CONFIG, run.settings.to_toml())):
             (fresh / name).write_text(text, encoding="utf8")
         hashes = io.hash_files(fresh)
         (fresh / MANIFEST).write_text(json.dumps(hashes, indent=1) + "\n", encoding="utf8")
@@ -202,17 +241,7 @@ def restore_best(checkpoint: Checkpoint, run: Path) -> None:
     """Replaces the run's best/ with the checkpoint's, because a later step may have been selected since."""
     if (stored := checkpoint.folder / BEST).is_dir():
         with io.fresh_folder(run / BEST) as fresh:
-            shutil.copytree(stored, fresh, copy_function=_link, dirs_exist_ok=True)
-
-
-def _link(source: str, target: str) -> None:
-    """Makes a hard link to weights, whose files are never modified in place; copies files that a user may edit."""
-    try:
-        if source.endswith(".safetensors"):
-            return os.link(source, target)
-    except OSError:  # a file system without hard links
-        pass
-    shutil.copy2(source, target)
+            io.copy_files(stored, fresh, io.contents(stored), link_weights=True)
 
 
 def load_state(checkpoint: Checkpoint, run: Run, rank: int) -> None:
@@ -297,6 +326,11 @@ def describe(run: Run) -> None:
         "held_out": run.state.selector.held_out,
         "synthetic": run.state.selector.negatives,
     }
-    io.write_text(run.folder / CONFIG, run.config.to_toml())
+    if sets := run.state.selector.pairs:
+        data["dev"] = {
+            name: {"left": pairs.left, "right": pairs.right, "gold": pairs.gold.tolist()}
+            for name, pairs in sets.items()
+        }
+    io.write_text(run.folder / CONFIG, run.settings.to_toml())
     io.write_text(run.folder / "environment.json", io.dumps(environment, indent=2) + "\n")
     io.write_text(run.folder / "data.json", io.dumps(data) + "\n")

@@ -1,14 +1,15 @@
 """The settings of a run, in groups; the docstring of a group is its heading in the help of ``cse train``.
 
 Each field is the declaration of a setting (``cse.options``): ``cse train`` has an option for it, ``TrainConfig`` a
-keyword argument, ``config.toml`` a key. A setting that is None in a group may have a default that depends on preset,
-loss and model. This module imports neither NumPy nor torch, so that the command line starts quickly.
+keyword argument, ``config.toml`` a key. Each part of a run is built from the group that it needs, in which every
+setting has its value; see ``cse.training.settings.resolve``. This module imports neither NumPy nor torch, so that the
+command line starts quickly.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -36,6 +37,9 @@ Augmentation = Annotated[str, Opt(metavar="NAME", names="cse.augment:AUGMENTATIO
 HookName = Annotated[str, Opt(metavar="NAME", default="none", names="cse.hooks:HOOKS")]
 
 group = dataclass(frozen=True, eq=False, repr=False)
+
+DERIVED: Any = None
+"""Default of a setting whose value, if it is not given, depends on preset, loss and model; see ``presets.defaults``."""
 
 
 @group
@@ -79,7 +83,7 @@ class Data:
     max_line_bytes: MaxLineBytes = 1 << 20
     cache: Cache = None
     """See ``cse.data.entries.cache_folder``."""
-    max_length: Annotated[int | None, Ge(3), Opt("Maximum number of tokens per sentence.", "N")] = None
+    max_length: Annotated[int, Ge(3), Opt("Maximum number of tokens per sentence.", "N")] = DERIVED
     """This applies to training only; the saved model has the maximum length of the base model."""
 
 
@@ -88,16 +92,16 @@ class Model:
     """Model"""
 
     model: Annotated[
-        str | None, Opt("Model to train: minilm, a folder, or a name on the hub.", default="the preset's, else minilm")
-    ] = None
+        str, Opt("Model to train: minilm, a folder, or a name on the hub.", default="the preset's, else minilm")
+    ] = DERIVED
     pooler: Annotated[
-        Pooler | None,
+        Pooler,
         Opt(
             "Pooling of token vectors: cls, cls_before_pooler, avg, avg_top2, avg_first_last, avg_embed_last, max, "
             "mean_sqrt_len_tokens, weightedmean, lasttoken or mask.",
             default="the model's own, else cls",
         ),
-    ] = None
+    ] = DERIVED
     """See ``cse.encoder.pooling.POOLERS``."""
     eval_pooler: Annotated[
         Pooler | None,
@@ -117,9 +121,9 @@ class Model:
     ] = None
     """The name of one of the model's prompts, or a text. With ``pairs``, also ``auto``, which stands for the model's
     prompts for queries and for documents. See ``cse.encoder.prompts``."""
-    keep_head: Annotated[
-        bool | None, Opt("Keep the MLP of --pooler cls in the saved model.", default="yes with --pairs")
-    ] = None
+    keep_head: Annotated[bool, Opt("Keep the MLP of --pooler cls in the saved model.", default="yes with --pairs")] = (
+        DERIVED
+    )
     """Supervised SimCSE keeps it; otherwise the MLP is used only in training."""
     preset: Annotated[
         str | None,
@@ -137,9 +141,9 @@ class Methods:
     """Positives and negatives"""
 
     positive: Annotated[
-        Augmentation | None,
+        Augmentation,
         Opt("Augmentation for positives, such as dropout (the same text) or spans (two parts of it); see cse methods."),
-    ] = None
+    ] = DERIVED
     learn: Annotated[
         bool,
         Opt(
@@ -194,8 +198,8 @@ class Methods:
     ] = ()
     imports: Imports = ()
     keep_duplicates: Annotated[
-        bool | None, Opt("Use identical sentences and unchanged synthetic negatives as negatives, as the papers do.")
-    ] = None
+        bool, Opt("Use identical sentences and unchanged synthetic negatives as negatives, as the papers do.")
+    ] = DERIVED
 
 
 @group
@@ -212,20 +216,20 @@ class Loss:
         ),
     ] = "standard"
     temperature: Annotated[
-        float | None,
+        float,
         Ge(1e-4),  # below, logits and their gradients overflow
         Opt("Temperature (tau in the papers), by which similarities are divided before the softmax."),
-    ] = None
+    ] = DERIVED
     objective: Annotated[
-        Literal["infonce", "nt-xent"] | None,
+        Literal["infonce", "nt-xent"],
         Opt(
             "infonce: compare each anchor with positives and hard negatives; nt-xent: compare each anchor and positive "
             "with all others. --una-as pairs implies nt-xent."
         ),
-    ] = None
+    ] = DERIVED
     mixed_negatives: Annotated[
-        bool | None, Opt("Add mixed negatives (MixCSE) to --loss standard or focal; --loss mixed always has them.")
-    ] = None
+        bool, Opt("Add mixed negatives (MixCSE) to --loss standard or focal; --loss mixed always has them.")
+    ] = DERIVED
     loss_terms: Annotated[
         tuple[str, ...],
         Opt("Loss terms besides the loss.", hidden=True, flag="--loss-term", names="cse.losses:LOSS_TERMS"),
@@ -247,12 +251,12 @@ class Loss:
 class Optimisation:
     """Optimisation"""
 
-    batch_size: Annotated[int | None, Ge(2), Opt("Sentences per batch, over all processes.", "N")] = None
-    lr: Annotated[float | None, Gt(0), Opt("Learning rate of AdamW.")] = None
+    batch_size: Annotated[int, Ge(2), Opt("Sentences per batch, over all processes.", "N")] = DERIVED
+    lr: Annotated[float, Gt(0), Opt("Learning rate of AdamW.")] = DERIVED
     lr_scheduler: Annotated[
-        Literal["linear", "cosine", "constant"] | None,
+        Literal["linear", "cosine", "constant"],
         Opt("Learning rate after the warm-up: linear and cosine decrease it to 0 at the end."),
-    ] = None
+    ] = DERIVED
     warmup: Annotated[
         float,
         Ge(0),
@@ -262,20 +266,20 @@ class Optimisation:
             "FRACTION",
         ),
     ] = 0.0
-    weight_decay: Annotated[AtLeastZero | None, Opt("Weight decay of AdamW.")] = None
+    weight_decay: Annotated[AtLeastZero, Opt("Weight decay of AdamW.")] = DERIVED
     """Not applied to biases and normalisation weights."""
-    max_grad_norm: Annotated[
-        AtLeastZero | None, Opt("Maximum norm of the gradient; 0: the gradient is not clipped.")
-    ] = None
+    max_grad_norm: Annotated[AtLeastZero, Opt("Maximum norm of the gradient; 0: the gradient is not clipped.")] = (
+        DERIVED
+    )
     merge_with_base: Annotated[
-        float | None,
+        float,
         Ge(0),
         Le(1),
         Opt(
             "Evaluate and save the average of base model and trained model, with this weight for the base model.",
             "WEIGHT",
         ),
-    ] = None
+    ] = DERIVED
     epochs: Annotated[
         Count | None, Opt("Passes over the corpus.", default="1, or as many as --max-steps takes", may_change=True)
     ] = None
@@ -352,8 +356,8 @@ class Evaluation:
         ),
     ] = None
     eval_every: Annotated[
-        CountOrNone | None, Opt("Steps between evaluations; 0: only before and after training.", may_change=True)
-    ] = None
+        CountOrNone, Opt("Steps between evaluations; 0: only before and after training.", may_change=True)
+    ] = DERIVED
     patience: Annotated[
         Count | None,
         Opt(
@@ -406,7 +410,3 @@ class Output:
 
 
 GROUPS: tuple[type, ...] = (Data, Model, Methods, Loss, Optimisation, Evaluation, Output)
-
-
-class Settings(Data, Model, Methods, Loss, Optimisation, Evaluation, Output):
-    """All settings."""

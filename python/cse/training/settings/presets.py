@@ -11,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from ...losses import CONTRASTIVE_LOSSES
 from ...registry import declared
 
 
@@ -40,13 +41,20 @@ def families() -> dict[str, dict[str, Any]]:
     return {family: table for family, table in _defaults().items() if family != "when"}
 
 
-def conditional(family: str, loss: str, pairs: bool | None) -> dict[str, Any]:
-    """Returns the defaults of a family with this loss, or with or without pairs (None: neither)."""
-    values: dict[str, Any] = {}
-    for table in conditions(family):
-        if table["loss"] == loss if "loss" in table else table["pairs"] == pairs:
-            values |= table["values"]
-    return values
+def defaults(family: str, loss: str | None = None, *, recipe: bool = True) -> dict[str, Any]:
+    """Returns the default settings of a model family with a loss, which is one of them; see ``defaults.toml``.
+
+    ``loss`` is None if the user chose none. ``recipe``: whether the recipe of the family applies, which chooses a loss;
+    it does not with labelled pairs, with the preset of a paper, and with a loss that is not contrastive.
+    """
+    chosen = [table["values"] for table in conditions(family) if recipe and table.get("pairs") is False]
+    loss = loss or next((values["loss"] for values in chosen), "standard")
+    values = dict(families()[family])
+    for own in chosen if loss in CONTRASTIVE_LOSSES else ():
+        values |= own
+    for own in (table["values"] for table in conditions(family) if table.get("loss") == loss):
+        values |= own
+    return {**values, "loss": loss}
 
 
 def conditions(family: str) -> list[dict[str, Any]]:

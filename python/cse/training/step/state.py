@@ -72,6 +72,15 @@ class TrainState(Modules):
         found: list[Any] = [getattr(module, "after_step", None) for module in self.modules().values()]
         return [function for function in found if function is not None]
 
+    @property
+    def keeps_more(self) -> bool:
+        """Whether methods change more in a step than the parameters, which the optimizer skips: buffers or averages."""
+        methods = [
+            method for table in (self.terms, self.features, self.hooks, self.methods) for method in table.values()
+        ]
+        buffers = (buffer for method in methods for buffer in method.buffers())
+        return bool(self.after_step) or any(buffer.is_floating_point() for buffer in buffers)
+
     def weights(self) -> dict[str, Tensor]:
         """Returns the parameters and buffers of all modules by name; shared tensors are included once.
 

@@ -1,0 +1,187 @@
+"""The settings of a run: what a person gave, completed by the preset and the defaults, in groups.
+
+In order of precedence: flags; the configuration file; the preset; the defaults implied by the loss and other methods;
+the pooling declared in the folder of the model; the defaults of the model family; those of all families. This module
+does not import torch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from ...augment import PAIRS_POSITIVE
+from ...errors import InputError
+from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES
+from ...losses.options import ContrastiveOptions
+from ...options import options_of
+from .declared import GROUPS, Data, Evaluation, Loss, Methods, Model, Optimisation, Output
+from .given import TrainConfig, merge, tables_of, to_toml
+from .names import LOSS_SETTINGS, contrastive_options
+from .presets import defaults, families, preset_values
+from .refusals import without_effect
+
+if TYPE_CHECKING:
+    from ...encoder.resolve import Source
+
+DEFAULT_MODEL = "minilm"
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The settings of a run, in groups in which every setting has its value."""
+
+    data: Data
+    model: Model
+    methods: Methods
+    loss: Loss
+    optimisation: Optimisation
+    evaluation: Evaluation
+    output: Output
+    options: Mapping[str, Mapping[str, Any]]
+    """Options by name of the method; those that are missing have the defaults of the method."""
+    given: Mapping[str, Any]
+    """The values that the user gave, by name."""
+
+    @property
+    def contrastive(self) -> ContrastiveOptions:
+        """The options of the contrastive loss."""
+        return contrastive_options(self.loss, self.options)
+
+    def values(self) -> dict[str, Any]:
+        """Returns all settings by name, and ``options``."""
+        groups = (self.data, self.model, self.methods, self.loss, self.optimisation, self.evaluation, self.output)
+        return {name: value for group in groups for name, value in vars(group).items()} | {"options": self.options}
+
+    def changed(self, **values: Any) -> Self:
+        """Returns a copy in which settings have other values, which are not checked."""
+        groups: dict[str, Any] = {field: group for field, group in vars(self).items() if isinstance(group, GROUPS)}
+        for field, group in groups.items():
+            groups[field] = replace(group, **{name: values[name] for name in values.keys() & vars(group).keys()})
+        return replace(self, **groups)
+
+    def to_toml(self) -> str:
+        """Returns the settings as TOML without None; options of methods and ``given`` are tables at the end."""
+        return to_toml(self.values(), self.given)
+
+    def with_used_options(self, methods: Mapping[str, Any]) -> Self:
+        """Returns the settings with all options of the methods that are used, including defaults."""
+        used = {name: asdict(method.options) for name, method in methods.items()}
+        if self.loss.loss in CONTRASTIVE_LOSSES:
+            used[CONTRASTIVE] = {name: value for name, value in used[CONTRASTIVE].items() if name not in LOSS_SETTINGS}
+        return replace(self, options={name: table for name, table in used.items() if table})
+
+    def public_toml(self) -> str:
+        """Returns the settings as TOML without those that name data, and with paths without their folders."""
+        from ...encoder.saving import public_name
+
+        private: dict[str, Any] = dict.fromkeys(("cache", "patience", "data", "judged_queries", "tfidf"))
+        private |= dict.fromkeys(("corpus", "pairs", "columns", "dev"), ())
+        private |= {"model": public_name(self.model.model), "output": "runs"}
+        private["imports"] = _without_folder(self.methods.imports)
+        options = {
+            name: {key: _without_folder(value) for key, value in table.items()} for name, table in self.options.items()
+        }
+        if self.data.pairs:  # these settings are valid only with pairs
+            private |= {"positive": "dropout", "where": None, "min_score": None}
+            options.get(CONTRASTIVE, {}).pop("hard_negative_weight", None)
+        return to_toml(replace(self, options=options).changed(**private).values(), None)
+
+    def public_text(self, text: str) -> str:
+        """Returns a description of methods in which the paths of options have no folders, as in ``public_toml``."""
+        for value in (value for table in self.options.values() for value in table.values()):
+            if isinstance(value, str) and value:
+                text = text.replace(value, _without_folder(value))
+        return text
+
+
+def _without_folder(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_without_folder(item) for item in value)
+    local = isinstance(value, str) and "/" in value and (os.path.isabs(value) or os.path.exists(value))
+    return os.path.basename(value) if local else value
+
+
+class _Complete(TrainConfig):
+    complete = True
+
+
+def resolve(given: TrainConfig, find_model: Callable[[str], Source]) -> Resolved:
+    """Returns the settings of a run; raises ``InputError`` for a combination that is refused.
+
+    ``find_model`` returns the model with a name, on whose family and pooling the defaults depend.
+    """
+    config = with_preset(given)
+    source = find_model(config.model)
+    values = merge(config.values(), _derived(config, source.family, source.pooler), families()["all"])
+    terms = (*values.get("loss_terms", ()), *values.pop("more_loss_terms", ()))
+    complete = _Complete(**values | {"loss_terms": tuple(dict.fromkeys(terms))}, given=config.given)
+    assert config.given is not None
+    for problem in filter(None, without_effect(complete, {**config.options, **config.given.get("options", {})})):
+        raise InputError(problem)
+    groups: dict[str, Any] = {
+        group.__name__.lower(): group(**{option.name: getattr(complete, option.name) for option in options_of(group)})
+        for group in GROUPS
+    }
+    return Resolved(**groups, options=complete.options, given=config.given)
+
+
+def with_preset(config: TrainConfig) -> TrainConfig:
+    """Returns what was given, completed by the values of the preset and the default model."""
+    given = config.values()
+    preset = merge(preset_values(config.preset)) if config.preset else {}
+    if config.preset == "encoder":  # the family's defaults, of which those of the loss take precedence
+        preset = _derived(config, "encoder")
+    # Values of the preset that do not apply: patience needs --dev, and eval_pooler belongs to the preset's pooler.
+    conditions = {"positive": config.pairs, "patience": not config.dev, "eval_pooler": config.pooler}
+    dropped = {other_limit(given), *(name for name, drop in conditions.items() if drop)}
+    kept = {name: value for name, value in preset.items() if name not in dropped}
+    values = merge(given, kept, {"model": DEFAULT_MODEL})
+    values.pop("preset", None)
+    result = TrainConfig(**values, given=given if config.given is None else config.given)
+    # ``resolve`` rejects options of methods that are not used, so such options of the preset are dropped.
+    used = {*result.methods, *config.options, CONTRASTIVE}
+    return result.copied(options={name: table for name, table in result.options.items() if name in used})
+
+
+def _derived(config: TrainConfig, family: str, own_pooler: str | None = None) -> dict[str, Any]:
+    """Returns the defaults of a model, by flat name: those that methods imply, and those of its family and loss."""
+    chosen, published = config.values(), is_published((config.given or config.values()).get("preset"))
+    recipe = not (config.pairs or published)
+    usual = defaults(family, chosen.get("loss"), recipe=recipe)
+    usual = {name: value for name, value in usual.items() if name != other_limit(chosen)}
+    usual |= {"pooler": own_pooler} if own_pooler else {}
+    usual |= {"positive": PAIRS_POSITIVE} if config.pairs else {}
+    used = config.copied(loss=usual["loss"], options=tables_of(merge(chosen, usual)))
+    if config.pairs:
+        used = used.copied(positive=PAIRS_POSITIVE)
+    implied: dict[str, Any] = {}
+    for name, table in used.methods.items():
+        implied |= table.get(name).implies(used.options_of(name))
+    return merge(implied, usual, {"mixed_negatives": used.contrastive.mixed_negatives})
+
+
+def is_published(preset: str | None) -> bool:
+    """Returns whether a preset is the recipe of a paper."""
+    return preset not in (None, "encoder")
+
+
+def other_limit(values: Mapping[str, Any]) -> str | None:
+    """Returns the one of ``epochs`` and ``max_steps`` that must not be filled in, because only the other was given."""
+    limits = [name for name in ("epochs", "max_steps") if values.get(name) is not None]
+    return {"epochs": "max_steps", "max_steps": "epochs"}[limits[0]] if len(limits) == 1 else None
+
+
+def recipe_reason(settings: Resolved, family: str) -> str:
+    """Returns a text that says where the values that were not given come from, and why."""
+    preset = settings.given.get("preset")
+    if preset is not None and (preset, family) != ("encoder", "encoder"):
+        return f"preset {preset}"
+    if family != "encoder":
+        return f"defaults of {family}"
+    kept = ["its similarities are kept"] if "keep-similarities" in settings.loss.loss_terms else []
+    cut = ["short passages of the rows are the positives"] if settings.methods.positive == "spans" else []
+    why = " and ".join([*kept, *cut])
+    return f"encoder: the model is already a sentence encoder{f', so {why}' if why else ''}"

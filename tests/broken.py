@@ -1,0 +1,272 @@
+"""Breaks the product in one place at a time, and checks that a test notices.
+
+    python tests/broken.py [--only PATTERN] [--jobs 2]
+
+Each place of ``PLACES`` is a fragment of a module and what replaces it when the module is imported; no file is changed.
+The replacement is made by ``sitecustomize`` in a folder on PYTHONPATH, so that it also applies to the commands that a
+test starts. Prints a line for each place: its name, the first test that failed, and seconds. Exits with 1 if no test
+notices a breakage, or if one of the tests fails without a breakage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
+SECONDS = 240  # within which a test must end; some breakages would make it wait forever
+HOOK = """
+import os, sys
+from importlib.machinery import PathFinder, SourceFileLoader
+
+module, old, new = (os.environ[f"CSE_BROKEN_{part}"] for part in ("MODULE", "OLD", "NEW"))
+
+
+class Loader(SourceFileLoader):
+    def get_code(self, name):  # not from the bytecode that is stored for the unbroken module
+        path = self.get_filename(name)
+        source = self.get_data(path).decode("utf8")
+        assert source.count(old) == 1, f"{path} holds {old!r} {source.count(old)} times"
+        return self.source_to_code(source.replace(old, new).encode("utf8"), path)
+
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name != module:
+            return None
+        spec = PathFinder.find_spec(name, path, target)
+        spec.loader = Loader(name, spec.origin)
+        return spec
+
+
+if module:
+    sys.meta_path.insert(0, Finder)
+"""
+
+
+class Place(NamedTuple):
+    """A place where the product is broken."""
+
+    name: str
+    module: str
+    old: str
+    """A fragment that occurs once in the source of the module."""
+    new: str
+    tests: str
+    """The tests that must notice, as arguments of pytest, relative to ``tests``."""
+
+
+PLACES = [
+    Place(
+        "a file is written in place, without a rename",
+        "cse.io",
+        "        if path.exists() and not path.is_file():\n            with open",
+        "        if True:\n            with open",
+        "test_journal.py",
+    ),
+    Place(
+        "hashes of files are not compared",
+        "cse.io",
+        "        if not same:\n            raise ValueError",
+        "        if False:\n            raise ValueError",
+        "test_resume.py::test_every_file_of_a_checkpoint_is_verified",
+    ),
+    Place(
+        "leftovers of killed processes stay",
+        "cse.io",
+        "                if not free:\n                    continue",
+        "                if True:\n                    continue",
+        "test_resume.py::test_leftovers_of_killed_processes_are_removed",
+    ),
+    Place(
+        "a line of a journal is read without its hash",
+        "cse.io",
+        'return json.loads(text) if check.decode("ascii", "replace") == hash_bytes(text) else None',
+        "return json.loads(text)",
+        "test_journal.py",
+    ),
+    Place(
+        "an entry of the cache is opened without a check",
+        "cse.data.entries",
+        "        if check:\n",
+        "        if False:\n",
+        "test_cache.py::test_an_entry_with_a_changed_truncated_or_missing_file_is_written_again",
+    ),
+    Place(
+        "blocks of OUTPUT.part are not verified",
+        "cse.encoder.vector_files",
+        "if hash_bytes(file.read((stop - done) * shape[1] * 4)) != hashed or stop == done:",
+        "if not file.read((stop - done) * shape[1] * 4) or stop == done:",
+        "test_journal.py",
+    ),
+    Place(
+        "finished parts are not verified",
+        "cse.sharding",
+        'whole = is_sealed(record) and path.exists() and _core.hash_file(path) == record["part_xxh3"]',
+        "whole = path.exists()",
+        "test_sharding.py::test_a_later_call_makes_only_the_missing_parts",
+    ),
+    Place(
+        "embeddings that are not finite are accepted",
+        "cse.encoder.base",
+        "    if len(faulty):\n        row = int(faulty[0])",
+        "    if False:\n        row = int(faulty[0])",
+        "test_not_finite.py::test_an_encoder_names_the_text_whose_embedding_is_not_finite",
+    ),
+    Place(
+        "the temperature is always 0.05",
+        "cse.losses.contrastive",
+        "    scores = shape(s, layout.target, temperature, margin)",
+        "    scores = shape(s, layout.target, 0.05, margin)",
+        "test_losses.py",
+    ),
+    Place(
+        "a resumed run does not restore the random number generators",
+        "cse.training.folder.outputs",
+        "        restore_generators(own, device)",
+        "        pass",
+        "test_resume.py::test_a_killed_and_resumed_run_equals_an_uninterrupted_one",
+    ),
+    Place(
+        "each epoch has the order of the first",
+        "cse.rng",
+        "return stable_order(bits(seed, epoch, rows, SHUFFLE))",
+        "return stable_order(bits(seed, 0, rows, SHUFFLE))",
+        "test_trainer.py",
+    ),
+    Place(
+        "ranks do not share their gradients",
+        "cse.training.step.ranks",
+        "        if self.size == 1:\n            return\n",
+        "        return\n",
+        "test_distributed.py",
+    ),
+    Place(
+        "a resumed run does not restore the moments of the optimiser",
+        "cse.training.folder.outputs",
+        '    state.optimizer.load_state_dict({**state.optimizer.state_dict(), "state": moments})',
+        "    pass",
+        "test_resume.py::test_a_killed_and_resumed_run_equals_an_uninterrupted_one",
+    ),
+    Place(
+        "the checksum of a search index is not compared",
+        "cse.search.rows",
+        "            if data[at : at + len(value)] != value:",
+        "            if False:",
+        "test_search.py::test_a_changed_byte_in_any_file_of_an_index_is_refused",
+    ),
+    Place(
+        "a search returns the text of the next row",
+        "cse.search.index",
+        "scores[order].tolist(), self.texts(rows), spans, strict=True)",
+        "scores[order].tolist(), self.texts([(row + 1) % len(self) for row in rows]), spans, strict=True)",
+        "test_search.py::test_search_results_equal_brute_force",
+    ),
+    Place(
+        "an updated index has the vectors of the row before",
+        "cse.search.rows",
+        "        places = ranges(firsts[own], counts[own])",
+        "        places = np.maximum(ranges(firsts[own], counts[own]) - 1, 0)",
+        "test_search.py::test_an_update_encodes_new_texts_only_and_equals_a_new_index",
+    ),
+    Place(
+        "a row of the cache begins with the row before",
+        "cse.data.cache",
+        "start = int(self._ends[row - 1]) if row else 0",
+        "start = int(self._ends[row - 2]) if row > 1 else 0",
+        "test_cache.py::test_cached_rows_equal_rows_in_memory",
+    ),
+    Place(
+        "pieces of a job with other settings are used",
+        "cse.io",
+        "if records and records[0] == key else []",
+        "if records else []",
+        "test_journal.py",
+    ),
+    Place(
+        "parts of other settings are used",
+        "cse.sharding",
+        '        if before != value and name != "model":',
+        "        if False:",
+        "test_sharding.py::test_unsuitable_output_folders_and_flags_are_refused",
+    ),
+    Place(
+        "random numbers of a row depend on its place in the batch",
+        "cse.rng",
+        "columns = [uniform(self.seed, self.epoch, rows, stream + number)",
+        "columns = [uniform(self.seed, self.epoch, np.arange(len(rows)), stream + number)",
+        "test_positives.py",
+    ),
+]
+
+
+def run(place: Place | None, tests: list[str], folder: str) -> tuple[bool, str]:
+    """Runs tests, with the product broken in a place; returns whether all passed, and what pytest printed."""
+    broken = ("", "", "") if place is None else (place.module, place.old, place.new)
+    names = ("MODULE", "OLD", "NEW")
+    environment = {**os.environ, **{f"CSE_BROKEN_{name}": text for name, text in zip(names, broken, strict=True)}}
+    paths = [folder, environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=line", "-m", "", *tests]
+    try:
+        done = subprocess.run(
+            command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False, f"FAILED {tests[0]} (no end in {SECONDS} s)"
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def noticed_by(printed: str) -> str:
+    """Returns the name of the test that failed; "" if none did, or if the tests could not be collected."""
+    found = re.search(r"^FAILED (?:.*::)?(\S+)", printed, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def check(place: Place) -> None:
+    spec = find_spec(place.module)
+    assert spec is not None, place.module
+    count = Path(str(spec.origin)).read_text(encoding="utf8").count(place.old)
+    assert count == 1, f"{place.name}: {spec.origin} holds the fragment {count} times"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="PATTERN", help="only places that match a regular expression")
+    parser.add_argument("--jobs", type=int, default=2, help="tests that run at the same time")
+    options = parser.parse_args()
+    places = [place for place in PLACES if re.search(options.only, place.name)]
+    for place in places:
+        check(place)
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as threads:
+        (Path(folder) / "sitecustomize.py").write_text(HOOK, encoding="utf8")
+
+        def broken(place: Place) -> tuple[str, float]:
+            began = time.monotonic()
+            passed, printed = run(place, place.tests.split(), folder)
+            return "" if passed else noticed_by(printed) or f"? {printed[-500:]}", time.monotonic() - began
+
+        tests = sorted({test for place in places for test in place.tests.split()})
+        unbroken = threads.submit(run, None, tests, folder)
+        failures = 0
+        for place, (test, seconds) in zip(places, threads.map(broken, places), strict=True):
+            failures += not test or test.startswith("?")
+            print(f"{place.name:<62} {test or 'NOT NOTICED':<90} {seconds:6.1f} s", flush=True)
+        passed, printed = unbroken.result()
+        if not passed:
+            print(f"without a breakage, a test fails:\n{printed[-2000:]}")
+    sys.exit(bool(failures) or not passed)
+
+
+if __name__ == "__main__":
+    main()
