@@ -70,6 +70,7 @@ def test_passages_are_counted_in_the_tokens_of_light_encoders(tmp_path, tiny_ber
     ("message", "call"),
     [
         ("similarity: a list of texts", lambda e: e.similarity("a", "b")),
+        ("texts: a list of texts was expected, not one ndarray", lambda e: e.encode(np.array("a"))),
         ("truncate_dim 99: the embeddings", lambda e: e.encode(["a"], truncate_dim=99)),
         ("batch_size: must be an integer", lambda e: e.encode(["a"], batch_size=True)),
         ("texts: a list of texts", lambda e: e.encode()),

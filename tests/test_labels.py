@@ -72,6 +72,24 @@ def test_the_outcome_equals_a_slow_computation_and_leaves_out_incomplete_queries
     assert (found["complete"], found["scored"], found["comparison"]) == (2, 1, None)
 
 
+def test_judgements_of_texts_that_only_another_encoder_found_count():
+    queries = [str(number) for number in range(12)]
+    draw = np.random.default_rng(0)
+    old, new = ({query: [TEXTS[row] for row in draw.permutation(20)[:10]] for query in queries} for _ in range(2))
+    # In every third query, only texts of the third encoder, which are in neither ranking, are relevant.
+    third = {query: {*TEXTS[20:24]} if number % 3 == 0 else {*TEXTS[0:20:4], TEXTS[25]}
+             for number, query in enumerate(queries)}  # fmt: skip
+    judgements = {(query, text): int(text in third[query]) for query in queries for text in TEXTS}
+    found = outcome(old, new, judgements, 10)
+    differences = []
+    for query in queries:
+        ideal = dcg([1] * min(10, len(third[query])))
+        a, b = (dcg([float(text in third[query]) for text in side[query]]) / ideal for side in (old, new))
+        differences.append(100 * (b - a))
+    assert (found["complete"], found["scored"]) == (12, 12)
+    assert found["comparison"]["mean"] == pytest.approx(np.mean(differences))
+
+
 def test_the_power_equals_that_of_simulated_t_tests():
     from scipy.stats import ttest_1samp
 

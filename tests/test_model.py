@@ -234,7 +234,8 @@ def test_pairs_are_read_from_files_with_headers_and_from_csv_files(tmp_path, nam
     [
         ("p.tsv", "rating\tone\ttwo\n1\ta\tb\n", "line 1 .* by tabs; a header must name the columns score, sent"),
         ("p.csv", "rating,one,two\n1,a,b\n", "line 1 .* by commas; a header must name"),
-        ("p.csv", "score,sentence1,sentence2\n1,a,b\n\nx,a,b\n", "line 4 is not 'score, sentence1, .* commas$"),
+        ("p.csv", "score,sentence1,sentence2\n1,a,b\n\nx,a,b\n", "line 4: the score must be a finite .* got 'x'"),
+        ("p.tsv", "score\tsentence1\tsentence2\n1\ta\tb\n\ta\tb\n", "line 3: .* got nothing; leave out pairs without"),
         ("p.csv", 'score,sentence1,sentence2\n1,a,b\n2,"a,b\n', "a quote in the record at line 3 is never closed"),
         *(("p.tsv", f"1\ta\tb\n{line}\n", r"p\.tsv: line 2") for line in ("5\tone", "five\ta\tb", "nan\ta\tb", "a,b")),
     ],

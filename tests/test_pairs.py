@@ -304,7 +304,7 @@ def test_values_that_float64_does_not_hold_are_no_numbers(tmp_path, value):
     with pytest.raises(InputError, match=f"row 2 of column score is '{value}', not a number"):
         open_pairs([str(path)], [], min_score=1)
     path.write_text(f"1,one,two\n2,three,four\n{value},five,six\n", encoding="utf8")
-    with pytest.raises(InputError, match="line 3 is not 'score, sentence1, sentence2'"):
+    with pytest.raises(InputError, match=f"line 3: the score must be a finite number, got '{value}'"):
         read_pairs(path)
     for line, read in ((f"q 0 d {value}", read_judgements), (f"q Q0 d 1 {value} name", read_run)):
         path.write_text(f"{line.replace(value, '1')}\n{line.replace(' d ', ' e ')}\n", encoding="utf8")

@@ -120,6 +120,23 @@ def test_similarity_is_the_dot_product_if_the_model_declares_it(models):
     assert norms.max() - norms.min() > 1e-3  # with equal norms, cosines would be proportional to dot products
 
 
+def test_commands_say_that_a_declared_distance_is_not_used(models, tmp_path, cse):
+    folder, _ = models("far", normalize=False, prompts={}, similarity_fn_name="euclidean")
+    (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
+    pairs = "".join(f"{score}\tthe cat {score}\ta dog {score + 1}\n" for score in range(5))
+    (tmp_path / "pairs.tsv").write_text(f"score\tsentence1\tsentence2\n{pairs}", encoding="utf8")
+    note = f"{folder}: declares euclidean; ranked by cosine"
+    for arguments in (
+        ("eval", folder, "--data", "pairs.tsv"),
+        ("compare", folder, folder, "--data", "pairs.tsv"),
+        ("search", folder, "some.txt", "--query", "a cat"),
+        ("compare", folder, "bm25", "some.txt", "--queries", "some.txt", "--pool", "pool.csv"),
+    ):
+        done = cse(*arguments, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert f"{done.stdout}{done.stderr}".count(note) == 1, arguments
+
+
 def test_commands_accept_the_option_prompt(models, tmp_path, cse):
     folder, theirs = models("plain")
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")

@@ -220,8 +220,11 @@ def test_run_files_keep_the_order_of_scores_that_float32_cannot_tell_apart(tmp_p
     path.write_text("q Q0 a 1 0.123456789012 x\nq Q0 b 2 0.123456789011 x\nq Q0 c 3 0.2 x\n", encoding="utf8")
     assert list(read_run(path)["q"]) == ["c", "b", "a"]
     for text, message in [
-        ("q Q0 a 1 0.5\n", "must have six fields"),
-        ("q Q0 a 1 x cse\n", "must have six fields"),
+        ("q Q0 a 1 0.5\n", "must have six fields .* got 5"),
+        *(
+            (f"q Q0 a 1 {score} cse\n", f"line 1: the score must be a finite number, got '{score}'")
+            for score in ("x", "nan", "1_0")
+        ),
         ("q Q0 a 1 2 cse\nq Q0 a 2 1 cse\n", "line 2 repeats the document 'a'"),
     ]:
         path.write_text(text, encoding="utf8")

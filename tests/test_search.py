@@ -307,6 +307,11 @@ def test_a_search_in_blocks_equals_brute_force_for_any_number_of_queries(monkeyp
             np.testing.assert_allclose([hit.score for hit in hits], scores[best], atol=1e-6)
 
 
+def test_a_row_without_an_id_is_refused(encoder):
+    with pytest.raises(InputError, match="ids: row 2 has no id; each row needs one"):
+        SearchIndex.build(encoder, ["word1", "word2", "word3"], ids=["1.0", "", "3.0"])
+
+
 @pytest.mark.parametrize("ids", [["30", "30"], [30, "30"]])
 def test_ids_that_occur_twice_are_refused(encoder, ids):
     with pytest.raises(InputError, match="ids: '30' is the id of several rows; make the ids unique"):

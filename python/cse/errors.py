@@ -59,7 +59,8 @@ class Interrupted(KeyboardInterrupt):
 
 def check_list(values: Iterable[Any], name: str, holds: str) -> list[Any]:
     table = hasattr(values, "columns") or hasattr(values, "column_names")
-    if table or isinstance(values, (str, bytes, bytearray, Mapping)) or not isinstance(values, Iterable):
+    one = isinstance(values, (str, bytes, bytearray, Mapping)) or getattr(values, "shape", None) == ()
+    if table or one or not isinstance(values, Iterable):
         kind = f"a {type(values).__name__}; pass one column of it" if table else f"one {type(values).__name__}"
         raise InputError(f"{name}: a list of {holds} was expected, not {kind}")
     return list(values)

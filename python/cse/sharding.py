@@ -312,6 +312,7 @@ def encode_job(
     import numpy as np
 
     from .data.corpus import Corpus
+    from .encoder.base import compared_by
     from .encoder.device import set_threads
     from .encoder.encoder import Encoder
     from .encoder.resolve import model_digest
@@ -326,7 +327,7 @@ def encode_job(
         "prompt": encoder.prompt,
         "dims": arguments["dims"],
         "width": encoder.embedding_dim,
-        "similarity": "dot" if encoder.similarity_name == "dot" else "cosine",
+        "similarity": compared_by(encoder)[0],
         "format": suffix[1:],
         **_errors(reading),
     }

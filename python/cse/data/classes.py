@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,6 +18,26 @@ from .pairs import values_of
 
 # Rows that are read to see whether a column looks like labels, and the length of its longest value.
 SAMPLE_ROWS, LONGEST = 2000, 60
+
+
+# A whole number, as text; those with leading zeros are codes.
+WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))(?:\.0+)?")
+# Cells that seem to hold several labels: joined by a bar, or a list.
+SEVERAL = re.compile(r"[^|]+(\|[^|]+)+|\[.*\]", re.DOTALL)
+# Number of labels that are listed.
+SHOWN = 10
+TRUE_OR_FALSE = {"true": "1", "false": "0"}
+
+
+def label_of(cell: str) -> str:
+    """Returns the label that a cell of a table, as text, stands for; "" for none: blank, or ``NaN``, which is how
+    programs write a missing number. Numbers that differ by ``.0``, true and 1, and false and 0 are one label, because
+    the type of a column depends on the program that wrote it. Letters are in Unicode's normal form C."""
+    label = unicodedata.normalize("NFC", cell.strip())
+    if label.lower() == "nan":
+        return ""
+    whole = WHOLE.fullmatch(label)
+    return whole[1] if whole else TRUE_OR_FALSE.get(label.lower(), label)
 
 
 @dataclass(frozen=True)
@@ -33,6 +55,26 @@ class Classes:
         of_rows[rows] = self.of_rows[rows]
         return replace(self, of_rows=of_rows)
 
+    def describe(self, rows: npt.NDArray[np.int64], fewest: int) -> list[str]:
+        """Returns sentences about the labels of some rows, of different texts: the classes with their numbers, those
+        with fewer than ``fewest``, rows without a label, and cells that seem to hold several."""
+        counts = np.bincount(self.of_rows[rows][self.of_rows[rows] >= 0], minlength=len(self.names))
+        order = [place for place in np.argsort(-counts, kind="stable").tolist() if counts[place]]
+        listed = ", ".join(f"{self.names[place]} {counts[place]:,}" for place in order[:SHOWN])
+        more = f" and {len(order) - SHOWN:,} more" if len(order) > SHOWN else ""
+        largest = counts.max(initial=0) / max(counts.sum(), 1)
+        lines = [f"{len(order):,} labels: {listed}{more}; the most frequent one has {largest:.1%} of the rows"]
+        none, rare = int((self.of_rows[rows] < 0).sum()), int(counts[counts < fewest].sum())
+        if none or rare:
+            lines.append(f"rows without a label, or with two: {none:,}; with a label of fewer than {fewest}: {rare:,}")
+        several = [place for place in order if SEVERAL.fullmatch(self.names[place])]
+        if several:
+            lines.append(
+                f"{int(counts[several].sum()):,} cells seem to hold several labels, such as "
+                f"{self.names[several[0]]!r}; each different cell is one label"
+            )
+        return lines
+
 
 def read_classes(corpus: Corpus, column: str, flag: str) -> Classes:
     """Reads a column of labels of the tables of a corpus; an error if there is none begins with ``flag``."""
@@ -47,7 +89,7 @@ def read_classes(corpus: Corpus, column: str, flag: str) -> Classes:
 def classes_of(corpus: Corpus, column: str, labels: Iterable[str]) -> Classes:
     """Returns the classes of the rows of a corpus from their labels, "" for none. Rows with the same text have the same
     class: none if the text is blank, occurs with two labels or only without one."""
-    values = [value.strip() for value in labels]
+    values = [label_of(value) for value in labels]
     names = sorted({*values} - {""})
     number = {name: place for place, name in enumerate(names)} | {"": -1}
     of_values = np.array([number[value] for value in values], dtype=np.int64)

@@ -31,6 +31,15 @@ def unwrapped(encoder: Any) -> Any:
     return encoder
 
 
+def compared_by(encoder: Any) -> tuple[str, str]:
+    """Returns by which product embeddings are ranked, ``dot`` or ``cosine``; and a note if the model declares another
+    similarity, else ""."""
+    named = ("similarity_name", "similarity_fn_name")  # of cse.Encoder and of SentenceTransformer
+    declared = next(filter(None, (getattr(encoder, name, None) for name in named)), "cosine")
+    used = "dot" if declared == "dot" else "cosine"
+    return used, "" if declared in ("dot", "cosine") else f"declares {declared}; ranked by {used}"
+
+
 class TextEncoder(ABC):
     """Base class of ``cse.Encoder`` and of ``cse.encoder.light.LightEncoder``."""
 

@@ -18,8 +18,9 @@ from ..data.corpus import Corpus
 from ..data.pairs import ROLE_OF, is_number, number_of
 from ..data.tables import csv_records
 from ..encoder.base import check_finite
-from ..errors import InputError
+from ..errors import InputError, shown
 from ..options import NoOptions
+from ..ties import TIE
 
 Progress = Callable[[int], None]
 T = TypeVar("T")
@@ -98,6 +99,19 @@ def embed(
     return [vectors[[row[text] for text in column]] for column in columns]
 
 
+class EqualVectors(InputError):
+    """An encoder gives all texts the same vector."""
+
+
+def check_apart(vectors: npt.NDArray[np.floating]) -> None:
+    """Raises ``EqualVectors`` if all of at least two vectors of different texts ``(n, D)`` point in one direction."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    if len(vectors) > 1 and np.ptp(vectors / np.maximum(lengths, 1e-12), axis=0).max() <= TIE:
+        raise EqualVectors(
+            f"the vectors of all {len(vectors):,} texts are equal, so that nothing can be scored; name another encoder"
+        )
+
+
 def read_lines(path: Path, blank: bool = False) -> list[tuple[int, str]]:
     """Returns the lines of a UTF-8 file, which may be compressed, with their numbers from 1; blank ones if wanted."""
     try:
@@ -166,6 +180,11 @@ def read_pairs(path: str | Path) -> Pairs:
             )
         numbers = {place for place in numbers if is_number(fields[place])}
         score = number_of(fields[score_at]) if len(fields) > 2 else None
+        if score is None and (header or gold) and len(fields) > 2:
+            given = shown(fields[score_at]) if fields[score_at].strip() else "nothing"
+            raise InputError(
+                f"{path}: line {number}: the score must be a finite number, got {given}; leave out pairs without one"
+            )
         if score is None:
             header_of = "" if gold else "; a header must name the columns score, sentence1 and sentence2"
             raise InputError(
@@ -205,6 +224,9 @@ class Sample:
     """What an example is, in the plural, such as ``rows``."""
     measure: str = ""
     """Name of the measure in a verdict; "": that of the task."""
+    classes: npt.NDArray[np.int64] | None = None
+    """``(n,)`` the class of each example; the score is then the mean over the classes of their mean values, so that a
+    frequent class does not count more than another. None: the mean of all values."""
 
 
 @dataclass(frozen=True)

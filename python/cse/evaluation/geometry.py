@@ -17,7 +17,8 @@ from ..data import readers
 from ..data.corpus import HELD_OUT_WORDS, Corpus
 from ..data.words import cut_in_two
 from ..errors import InputError
-from .base import Encodes, Evaluation, Progress, Report, Sample, embed, needed, read_pairs
+from ..ties import at_least
+from .base import Encodes, Evaluation, Progress, Report, Sample, check_apart, embed, needed, read_pairs
 from .options import SplitHalfOptions
 
 Vectors = npt.NDArray[np.float64]
@@ -31,11 +32,13 @@ def unit(vectors: npt.NDArray[np.floating]) -> Vectors:
 
 
 def nearest_others(vectors: npt.NDArray[np.floating]) -> tuple[npt.NDArray[np.int64], Vectors]:
-    """Finds the nearest other row for each row of an ``(n, D)`` matrix; returns indices and cosines, ``(n,)`` each."""
+    """Finds the nearest other row for each row of an ``(n, D)`` matrix, the first of those that are equally near;
+    returns indices and cosines, ``(n,)`` each."""
     points = unit(vectors)
-    cosines = np.round(points @ points.T, DECIMALS)
+    cosines = points @ points.T
     np.fill_diagonal(cosines, -np.inf)
-    return cosines.argmax(1), cosines.max(1)
+    largest = cosines.max(1)
+    return at_least(cosines, largest[:, None]).argmax(1), largest
 
 
 def alignment(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> float:
@@ -112,12 +115,6 @@ class Geometry(Evaluation):
         return Report([{"task": str(self.data), **figures}])
 
 
-DECIMALS = 6
-"""Decimals to which cosines of float32 vectors are rounded before they are ranked; further ones are noise."""
-TIE = 10.0**-DECIMALS
-"""Cosines that differ by less than this are treated as equal."""
-
-
 @dataclass(frozen=True)
 class HalvesScore:
     """The split-half scores of a model: the mean reciprocal rank over both directions, 0 to 1, its standard error, and
@@ -145,8 +142,8 @@ def half_ranks(
     scores = unit(left) @ unit(right).T
     own = np.diagonal(scores)
     # The number of candidates whose cosine is at least that of the true half: n in a collapsed encoder.
-    forward = (scores >= own[:, None] - TIE).sum(1)
-    backward = (scores >= own[None, :] - TIE).sum(0)
+    forward = at_least(scores, own[:, None]).sum(1)
+    backward = at_least(scores, own).sum(0)
     # With NaN, the rank is the worst.
     return np.where(forward > 0, forward, len(own)), np.where(backward > 0, backward, len(own))
 
@@ -205,7 +202,9 @@ class PairSearch(Evaluation):
 
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
         """Returns a report whose sample is 100, 50 or 0 where both texts, one or neither ranks the other first."""
-        ranks = half_ranks(*embed(encoder, self.columns, progress))
+        columns = embed(encoder, self.columns, progress)
+        check_apart(np.concatenate(columns))
+        ranks = half_ranks(*columns)
         found = np.asarray(sum(50.0 * (each == 1) for each in ranks))
         task = "held-out pairs that find each other"
         row = {"task": task, "pairs": len(found), "score": float(found.mean())}

@@ -20,7 +20,7 @@ from ..errors import InputError, shown
 from ..io import dumps
 from .base import Report, Sample
 from .retrieval import ndcg
-from .significance import adjust, compare, queries_needed
+from .significance import CANNOT_TELL, adjust, compare, queries_needed
 
 COLUMNS = ("query", "text", "relevant")
 """The columns of a file of judgements."""
@@ -72,17 +72,26 @@ def read_judgements(path: str | PathLike[str]) -> dict[tuple[str, str], int]:
 def outcome(old: Rankings, new: Rankings, judgements: Judgements, depth: int) -> dict[str, Any]:
     """Compares two rankings of ``depth`` texts by the judgements of the queries whose pools are judged completely.
 
+    All judgements of a query count, including those of texts that only other rankings found: its ideal ranking is made
+    of them, and a query whose relevant texts neither ranking holds is compared, with a score of 0 for both.
     ``needed`` and ``needed_if_observed`` are the numbers of queries with a relevant text that find the difference
     ``TARGET``, or the observed one, with a probability of 80 %. ``comparison`` and what follows from it are None with
     fewer than two such queries.
     """
-    pools = pool(old, new)
+    pools, marks = pool(old, new), dict[str, dict[str, int]]()
+    for (query, text), mark in judgements.items():
+        marks.setdefault(query, {})[text] = mark
     complete = {
         query: {text: judgements[key_of(query, text)] for text in texts}
         for query, texts in pools.items()
         if all(key_of(query, text) in judgements for text in texts)
     }
-    scored = {query: relevant for query, relevant in complete.items() if any(relevant.values())}
+    scored = {}
+    for query, found in complete.items():
+        keys = {key_of(query, text)[1] for text in found}
+        others = {text: mark for text, mark in marks.get(key_of(query, "")[0], {}).items() if text not in keys}
+        if any(found.values()) or any(others.values()):
+            scored[query] = {**found, **others}
     judged, cut = sum(map(len, complete.values())), min(depth, 10)
     result: dict[str, Any] = {"queries": len(pools), "complete": len(complete), "judgements": judged}
     result |= {"scored": len(scored), "comparison": None, "decided": False, "spread": None, "target": TARGET}
@@ -93,9 +102,8 @@ def outcome(old: Rankings, new: Rankings, judgements: Judgements, depth: int) ->
         np.array([100 * ndcg(side[query], relevant, cut) for query, relevant in scored.items()]) for side in (old, new)
     )
     first, second = ([Report([], samples=[Sample(f"ndcg@{cut}", values)])] for values in (a, b))
-    adjust(records := compare(first, second, seeds=False))
-    record, spread = records[0], float(np.std(b - a, ddof=1))
-    result |= {"comparison": record, "decided": record["verdict"] in ("better", "worse"), "spread": spread}
+    (record,), spread = adjust(compare(first, second, seeds=False)), float(np.std(b - a, ddof=1))
+    result |= {"comparison": record, "decided": record["verdict"] != CANNOT_TELL, "spread": spread}
     if spread > 0:
         needed = queries_needed(TARGET, spread)
         more = math.ceil(max(0, needed - len(scored)) * len(complete) / len(scored))

@@ -19,11 +19,12 @@ from ..data.classes import Classes, read_classes
 from ..data.corpus import Corpus
 from ..errors import InputError
 from ..identity import common_keys
-from .base import Encodes, Evaluation, Progress, Report, Sample, embed
+from ..ties import at_least, best
+from .base import Encodes, Evaluation, Progress, Report, Sample, check_apart, embed
 from .geometry import unit
 from .options import MOST_ROWS, LabelsOptions
-from .significance import scores_of
-from .verdict import BETTER, judge
+from .significance import BETTER, scores_of
+from .verdict import judge
 
 Vector = npt.NDArray[np.float64]
 Rows = npt.NDArray[np.int64]
@@ -59,16 +60,20 @@ def neighbours(
 ) -> Vector:
     """Returns 1 for each row ``(n, D)`` whose label is the most frequent one of its nearest others, or else of its
     nearest other rows, else 0. Rows have unit length. Votes are weighted by 1 + cosine / 1000, which decides between
-    equal numbers of votes."""
+    equal numbers of votes; they are divided by the share of their label among the others, so that a frequent label is
+    not preferred."""
     points, known = others or (vectors, labels)
     cosines = vectors @ points.T
     if others is None:
         np.fill_diagonal(cosines, -np.inf)
-    nearest = np.argsort(-cosines, axis=1, kind="stable")[:, : min(count, len(known) - (others is None))]
+    nearest = best(cosines, min(count, len(known) - (others is None)))
     votes = np.zeros((len(labels), max(labels.max(), known.max()) + 1))
     weights = 1 + np.take_along_axis(cosines, nearest, 1) / 1e3
     np.add.at(votes, (np.arange(len(labels))[:, None], known[nearest]), weights)
-    return np.asarray(votes.argmax(1) == labels, dtype=np.float64)
+    scale = len(known) / np.maximum(np.bincount(known, minlength=votes.shape[1]), 1)
+    votes *= scale
+    largest = at_least(votes, votes.max(1, keepdims=True), count / 1e3 * scale.max())  # the size of the sums of cosines
+    return np.asarray(largest.argmax(1) == labels, dtype=np.float64)
 
 
 def classified(
@@ -93,12 +98,12 @@ def classified(
 
 
 def logistic(rows: Any, labels: Rows) -> Callable[[Any], Any]:
-    """Fits a logistic regression, with C = 1."""
+    """Fits a logistic regression, with C = 1 and rows weighted so that all labels have the same weight."""
     from sklearn.linear_model import LogisticRegression
 
     if len(np.unique(labels)) < 2:
         return lambda rows: labels[:1].repeat(rows.shape[0])
-    return LogisticRegression(max_iter=1000).fit(rows, labels).predict  # type: ignore[no-any-return]
+    return LogisticRegression(max_iter=1000, class_weight="balanced").fit(rows, labels).predict  # type: ignore[no-any-return]
 
 
 def words(texts: Any, labels: Rows) -> Callable[[Any], Any]:
@@ -117,6 +122,12 @@ def most_frequent(texts: Any, labels: Rows) -> Callable[[Any], Any]:
     """Predicts the most frequent label for each text."""
     label = np.bincount(labels).argmax()
     return lambda texts: np.full(len(texts), label)
+
+
+def distinct(corpus: Corpus) -> Rows:
+    """Returns the first row of each different text (``cse.identity``) that is not blank."""
+    rows = corpus.filled()
+    return rows[np.unique(corpus.row_keys()[rows], return_index=True)[1]]
 
 
 def choose_labelled(
@@ -142,7 +153,7 @@ def choose_labelled(
         )
     chosen = apart[:count][np.isin(labels[apart[:count]], frequent)]
     others = np.setdiff1d(np.arange(len(first)), chosen) if share < 1 else rows[:0]
-    notes = []
+    notes = classes.describe(distinct(corpus), FEWEST)
     if len(frequent) < total:
         notes.append(
             f"{len(chosen):,} rows of {len(frequent):,} of the {total:,} labels judge, which have {FEWEST} or more"
@@ -170,7 +181,7 @@ def samples_of(
         f"{column} of {NEIGHBOURS} nearest neighbours": neighbours(points, labels, known),
         f"{column} by logistic regression": classified(logistic, points, labels, known),
     }
-    return [Sample(name, 100 * values, unit="rows") for name, values in found.items()]
+    return [Sample(name, 100 * values, classes=labels, unit="rows") for name, values in found.items()]
 
 
 @dataclass(frozen=True)
@@ -214,13 +225,14 @@ def choose_folds(corpus: Corpus, classes: Classes, count: int | None) -> tuple[l
     order = np.flatnonzero(judges)[np.argsort(labels[judges], kind="stable")]
     dealt[order] = np.arange(len(order)) % count
     texts = np.array(corpus.take(first), dtype=object)
-    notes = [f"{judges.sum():,} texts of {(counts >= least).sum():,} labels judge, which have {least} or more"]
+    notes = classes.describe(distinct(corpus), least)
+    if not judges.all():
+        notes.append(f"{judges.sum():,} texts of {(counts >= least).sum():,} labels judge, which have {least} or more")
     folds = []
     for fold in range(count):
         own, others = dealt == fold, dealt != fold
         sides = (list(texts[own]), labels[own], list(texts[others]), labels[others])
-        judged = LabelledTexts(classes.column, *sides, [] if judges.all() else notes)
-        folds.append(Fold(judged, rows[dealt[text] == fold]))
+        folds.append(Fold(LabelledTexts(classes.column, *sides, notes), rows[dealt[text] == fold]))
     return folds, ""
 
 
@@ -240,8 +252,9 @@ class CrossFitted(Evaluation):
 
     def joined(self, samples: list[list[Sample]]) -> Report:
         """Returns the report of the samples of the folds, in their order."""
-        joined = [together(each) for each in zip(*samples, strict=True)]
-        beside = [together(each) for each in zip(*(fold.beside for fold in self.folds), strict=True)]
+        classes = np.concatenate([fold.texts.labels for fold in self.folds])
+        joined = [together(each, classes) for each in zip(*samples, strict=True)]
+        beside = [together(each, classes) for each in zip(*(fold.beside for fold in self.folds), strict=True)]
         count = len(self.folds)
         how = f"judged: {count} encoders trained on {count - 1}/{count} of the labels; saved: one trained on all"
         return report_of(joined, beside, [how, *self.folds[0].texts.notes])
@@ -255,24 +268,27 @@ class CrossFitted(Evaluation):
         return "; ".join([f"{len(labels):,} rows judge, and all teach: {how}; {shows}", *texts.notes])
 
 
-def together(samples: Sequence[Sample]) -> Sample:
-    """Returns a sample with the examples of several samples of the same task."""
-    return replace(samples[0], values=np.concatenate([sample.values for sample in samples]))
+def together(samples: Sequence[Sample], classes: Rows) -> Sample:
+    """Returns a sample with the examples of several samples of the same task, and the classes of all."""
+    return replace(samples[0], values=np.concatenate([sample.values for sample in samples]), classes=classes)
 
 
 def report_of(samples: list[Sample], beside: list[Sample], notes: list[str]) -> Report:
     scores = scores_of([*samples, *beside]).items()
-    rows = [{"task": name, "rows": len(samples[0].values), "accuracy": score} for name, score in scores]
+    rows = [{"task": name, "rows": len(samples[0].values), "mean recall": score} for name, score in scores]
+    for row, sample in zip(rows, [*samples, *beside], strict=True):
+        row["accuracy"] = float(sample.values.mean())
     return Report(rows, notes=notes, samples=samples, beside=beside)
 
 
 class Labels(Evaluation):
-    """Accuracy of the labels of nearest neighbours, and of a logistic regression, on the distinct rows of a table, or
-    on ``LabelledTexts`` in memory; beside them, that of the most frequent label and of TF-IDF."""
+    """Mean recall of labels by nearest neighbours, and by a logistic regression, on the distinct rows of a table, or on
+    ``LabelledTexts`` in memory; beside them, that of the most frequent label and of TF-IDF. The mean over the labels
+    of the share of their rows that is found: the accuracy, if all labels have the same number of rows."""
 
     Options = LabelsOptions
     summary = (
-        "accuracy of a column of labels on --data TABLE, by 10 nearest neighbours (leave-one-out) and by logistic "
+        "mean recall of a column of labels on --data TABLE, by 10 nearest neighbours (leave-one-out) and by logistic "
         "regression (mean over five divisions into five folds)"
     )
 
@@ -298,6 +314,7 @@ class Labels(Evaluation):
 
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
         vectors, known = embed(encoder, [self.texts.texts, self.texts.others], progress)
+        check_apart(vectors)
         others = (known, self.texts.labels_of_others) if self.texts.others else None
         samples = samples_of(self.texts.column, vectors, self.texts.labels, others)
         return report_of(samples, self.beside, self.texts.notes)
@@ -310,7 +327,10 @@ class Labels(Evaluation):
         kinds = {"most frequent label": most_frequent, "TF-IDF and logistic regression": words}
         # One division into folds, since a classifier of 100 labels takes seconds for each fold.
         values = {name: 100 * classified(fit, texts, self.texts.labels, others, 1) for name, fit in kinds.items()}
-        return [Sample(f"{self.texts.column} by {name}", each, unit="rows") for name, each in values.items()]
+        return [
+            Sample(f"{self.texts.column} by {name}", each, classes=self.texts.labels, unit="rows")
+            for name, each in values.items()
+        ]
 
     def describe(self) -> str:
         """Returns what these labels can show, and remarks on rows that do not judge."""
@@ -333,7 +353,7 @@ def visible(labels: Rows) -> float | None:
     def difference(up: int) -> float | None:
         before, after = np.full(n, 100.0), np.full(n, 100.0)
         before[changed[:up]], after[changed[up:]] = 0, 0
-        first, second = ([Sample("labels", each, unit="rows")] for each in (before, after))
+        first, second = ([Sample("labels", each, classes=labels)] for each in (before, after))
         found = judge(first, second)
         return found.measures[0]["mean"] if found.word == BETTER else None
 

@@ -204,11 +204,13 @@ def read_run(path: str | Path) -> dict[str, dict[str, float]]:
     rankings: dict[str, dict[str, float]] = {}
     for number, line in read_lines(Path(path)):
         fields = line.split()
-        if len(fields) != 6 or number_of(fields[4]) is None:
+        if len(fields) != 6:
             raise InputError(
                 f"{path}: line {number} must have six fields (query, Q0, document, rank, score, name of the system), "
-                "separated by white space"
+                f"separated by white space, got {len(fields)}"
             )
+        if number_of(fields[4]) is None:
+            raise InputError(f"{path}: line {number}: the score must be a finite number, got {shown(fields[4])}")
         ranking = rankings.setdefault(fields[0], {})
         if fields[2] in ranking:
             raise InputError(f"{path}: line {number} repeats the document {shown(fields[2])} of query {fields[0]}")

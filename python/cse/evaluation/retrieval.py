@@ -20,19 +20,22 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 
 from ..data.pairs import number_of
-from ..encoder.base import unwrapped
+from ..encoder.base import compared_by, unwrapped
 from ..encoder.encoder import Encoder
 from ..encoder.passages import Cutter
 from ..errors import InputError, shown
 from ..io import parse_json
-from .base import Encodes, Evaluation, Progress, Report, Sample, find_file, needed, read_lines
-from .geometry import DECIMALS, unit
+from ..ties import best, comparable
+from .base import Encodes, Evaluation, Progress, Report, Sample, check_apart, find_file, needed, read_lines
+from .geometry import unit
 from .options import RetrievalOptions
 from .ranking import FromRun
 
 DEPTH = 100
 # Number of documents encoded and ranked at a time, whole or cut into passages.
 BLOCK, PASSAGES_BLOCK = 4096, 256
+# Number of documents kept beyond ``DEPTH`` until all are ranked, since their scores may be the same as the last one.
+SAME = 1000
 
 # Published nDCG@10 x 100 of all-MiniLM-L6-v2 by the numbers of queries and documents of a test set: the files
 # results/all-MiniLM-L6-v2/{SciFact,NFCorpus,ArguAna}.json of MTEB (Muennighoff et al. 2023, arXiv:2210.07316).
@@ -105,34 +108,37 @@ def rank_documents(
         cut = Cutter(whole, passages or None)
     rows = BLOCK if cut is None else PASSAGES_BLOCK
     ask, answer = (getattr(encoder, f"encode_{role}", encoder.encode) for role in ("query", "document"))
-    named = ("similarity_name", "similarity_fn_name")  # of cse.Encoder and of SentenceTransformer
-    by_dot = "dot" in (getattr(encoder, name, None) for name in named)
+    by_dot = compared_by(encoder)[0] == "dot"
 
-    # Scores are rounded, so that documents of equal text or equal score are not ordered by the noise of float32.
-    def rounded(scores: Any) -> Any:
-        return np.round(scores / lengths, DECIMALS) * lengths
-
-    def comparable(vectors: Any) -> Any:
+    def points(vectors: Any) -> Any:
         return np.asarray(vectors, dtype=np.float64) if by_dot else unit(vectors)
 
-    wanted = comparable(ask(list(queries.values()), progress=progress))
-    lengths = np.maximum(np.linalg.norm(wanted, axis=1, keepdims=True), 1e-12) if by_dot else 1.0
-    # Documents of equal score must be in descending order of id: ``ids`` has this order, and the sort below is stable.
+    wanted = points(ask(list(queries.values()), progress=progress))
+    lengths = np.linalg.norm(wanted, axis=1, keepdims=True)
+    # Documents of equal score must be in descending order of id, which is that of ``ids`` and of the numbers below.
     ids = sorted(documents, reverse=True)
-    scores = np.empty((len(queries), 0))
+    scores, sizes = np.empty((len(queries), 0)), np.empty((len(queries), 0))
     numbers = np.empty((len(queries), 0), dtype=np.int64)
     for start in range(0, len(ids), rows):
         texts = [documents[key] for key in ids[start : start + rows]]
         parts, firsts = (texts, range(len(texts))) if cut is None else _passages(cut, texts)
-        vectors = comparable(answer(parts, progress=progress if cut is None else None))
+        vectors = points(answer(parts, progress=progress if cut is None else None))
         if cut is not None and progress is not None:
             progress(len(texts))
-        cosines = np.maximum.reduceat(rounded(wanted @ vectors.T), firsts, axis=1)
-        scores = np.hstack([scores, cosines])
-        numbers = np.hstack([numbers, np.broadcast_to(np.arange(start, start + len(texts)), cosines.shape)])
-        order = np.argsort(-scores, axis=1, kind="stable")[:, :depth]
-        scores, numbers = np.take_along_axis(scores, order, 1), np.take_along_axis(numbers, order, 1)
-    lines = zip(numbers.tolist(), scores.tolist(), strict=True)
+        if not start and len({*texts, *queries.values()}) > 1:
+            check_apart(np.vstack([wanted, vectors]))
+        found = np.maximum.reduceat(wanted @ vectors.T, firsts, axis=1)
+        norms = np.maximum.reduceat(np.linalg.norm(vectors, axis=1), firsts)
+        scores, sizes = np.hstack([scores, found]), np.hstack([sizes, lengths * norms])
+        numbers = np.hstack([numbers, np.broadcast_to(np.arange(start, start + len(texts)), found.shape)])
+        # Those that may be the same as the last one are kept too, and ordered at the end.
+        kept = best(scores, depth + SAME, sizes)
+        scores, sizes = np.take_along_axis(scores, kept, 1), np.take_along_axis(sizes, kept, 1)
+        numbers = np.take_along_axis(numbers, kept, 1)
+    merged = comparable(scores, sizes)
+    order = np.lexsort((numbers, -merged), axis=-1)[:, :depth]
+    merged, numbers = np.take_along_axis(merged, order, 1), np.take_along_axis(numbers, order, 1)
+    lines = zip(numbers.tolist(), merged.tolist(), strict=True)
     return [{ids[number]: score for number, score in zip(*line, strict=True)} for line in lines]
 
 

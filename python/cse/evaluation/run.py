@@ -7,11 +7,12 @@ from dataclasses import asdict, dataclass, field
 from os import PathLike, fspath
 from typing import Any
 
+from ..encoder.base import compared_by
 from ..errors import InputError, check_integer, check_list, for_python
 from ..options import options_of, parse_options
 from ..registry import parse_setting
 from . import EVALUATIONS
-from .base import Adapted, Encodes, Evaluation, Report, counted
+from .base import Adapted, Encodes, EqualVectors, Evaluation, Report, counted
 from .ranking import BM25, RUN, ByWords, FromRun, Searched, System, as_system, check_systems
 from .significance import adjust, scores_of
 from .significance import compare as compare_reports
@@ -68,11 +69,12 @@ class Comparison:
     - ``low``, ``high``: the 95 % interval of the difference; ``p``: its p-value; ``p_holm``: the p-value adjusted over
       the tasks by Holm's method; all four are absent for metrics without examples (geometry), and if there is no
       interval because a score is NaN;
-    - ``verdict``: ``better``, ``worse`` or ``no difference seen`` at the level 0.05; "" if there is no p-value.
+    - ``verdict``: ``better`` or ``worse`` if the interval excludes 0 and ``p_holm`` is below 0.05, else
+      ``cannot tell``; "" for metrics without examples.
     """
 
     notes: list[str] = field(default_factory=list)
-    """Remarks on what was evaluated."""
+    """Remarks on what was evaluated, and on how the texts were encoded."""
     beside: dict[str, float] = field(default_factory=dict)
     """Scores that need no encoder, by name, in the suite ``labels``."""
 
@@ -140,9 +142,9 @@ def compare(
 ) -> Comparison:
     """Compares model b with model a, as ``cse compare`` does.
 
-    Except in suites without examples (``geometry``), every difference has a 95 % interval from a bootstrap over
-    examples, and a p-value that is adjusted over the tasks. The interval and the p-value describe these two
-    checkpoints only; checkpoints of one method with different seeds may differ just as much.
+    Except in suites without examples (``geometry``), every difference has a 95 % interval over examples, and a p-value
+    that is adjusted over the tasks; ``cse.evaluation.significance`` describes them. The interval and the p-value
+    describe these two checkpoints only; checkpoints of one method with different seeds may differ just as much.
 
     If ``a`` and ``b`` are lists, each holds models trained by one method, with the same seeds in the same order. The
     two methods are then compared with a paired t-test over seeds.
@@ -191,12 +193,12 @@ def compare_models(
         for name in before[0].reports:
             first, second = ([result.reports[name] for result in side] for side in (before, after))
             records += compare_reports(first, second, seeds)
-        adjust(records)
         a, b = (",".join(result.model for result in side) for side in (before, after))
         reports = before[0].reports.values()
         notes = [note for report in reports for note in report.notes]
+        notes += dict.fromkeys(note for result in (*before, *after) for note in result.notes)
         beside = scores_of([sample for report in reports for sample in report.beside])
-        comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], records, notes, beside))
+        comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], adjust(records), notes, beside))
     return comparisons
 
 
@@ -234,11 +236,15 @@ def _evaluated_model(
     advance(0)
     views = {key: _view(encoder, system) for key, system in systems.items()}
     reports: dict[Any, dict[str, Report]] = {key: {} for key in systems}
-    for title, suite in suites.items():
-        common = None if suite.ranks else suite(encoder, advance)
-        for key, view in views.items():
-            reports[key][title] = common or suite(view, advance)
-    about, notes = ("", "", ""), []
+    try:
+        for title, suite in suites.items():
+            common = None if suite.ranks else suite(encoder, advance)
+            for key, view in views.items():
+                reports[key][title] = common or suite(view, advance)
+    except EqualVectors as error:
+        raise EqualVectors(f"{name}: {error}") from None
+    _, similarity = compared_by(encoder)
+    about, notes = ("", "", ""), [f"{name}: {similarity}"] if similarity else []
     if isinstance(encoder, Encoder):
         about = (encoder.pooling, encoder.precision, encoder.precision_reason)
         if encoder.plain:

@@ -1,9 +1,22 @@
-"""Intervals and tests for differences between encoders, or training methods over several seeds."""
+"""Intervals and tests for differences between encoders, or training methods over several seeds; and the word for them.
+
+The interval and the p-value of a difference come from one of four methods:
+
+- Examples, of which 20 or more change: a paired bootstrap. The percentile interval is widened to that of Student's t
+  with as many degrees of freedom as examples change, minus 1, because it is too narrow for few of them (Hesterberg
+  2015, section 5.3); or with fewer, if few large changes determine the mean (see ``effective``).
+- Examples, of which fewer than 20 change: the interval of Agresti and Min, and an exact test; see ``few_changes``.
+- Fewer than 20 examples, most of which change by different amounts, or fewer than 20 clusters: a t-test of the
+  jackknife; see ``few_units``.
+- Seeds: a paired t-test.
+
+``word`` decides what is better, wherever two encoders or methods are compared.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..identity import row_keys
+from ..ties import FLOAT64, at_least, comparable, differences
 from .base import Report, Sample
 
 RESAMPLES = 2000
@@ -18,6 +32,7 @@ FEW = 20
 """Units, or rows that change, below which a bootstrap is not used."""
 
 Vector = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -30,19 +45,30 @@ class Difference:
     p: float = math.nan
 
 
+LEVEL = 0.05
+BETTER, WORSE, CANNOT_TELL = "better", "worse", "cannot tell"
+
+
 def direction(low: float, high: float) -> int:
     """Returns 1 if the interval of a difference lies above 0, -1 if it lies below 0, and 0 if it includes 0."""
     return int(low > 0) - int(high < 0)
 
 
-def adjust(records: list[dict[str, Any]], level: float = 0.05) -> None:
-    """Adds ``p_holm`` and ``verdict`` to the records that ``compare`` returns."""
-    tested = [record for record in records if record.get("p") is not None]
+def word(low: float, high: float, p: float) -> str:
+    """Returns what a difference means: ``BETTER`` or ``WORSE`` if its 95 % interval excludes 0 and its p-value,
+    adjusted if there are several tests, is below ``LEVEL``; else, and without them (NaN), ``CANNOT_TELL``."""
+    return {1: BETTER, -1: WORSE, 0: CANNOT_TELL}[direction(low, high) if p < LEVEL else 0]
+
+
+def adjust(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns the records of ``compare`` for tasks that are tested together, with the adjusted p-value ``p_holm`` and
+    the ``word`` as ``verdict``, which is "" for metrics without examples."""
+    tested = [record for record in records if "p" in record]
     for record, p in zip(tested, holm([record["p"] for record in tested]), strict=True):
-        record["p_holm"] = p
-        record["verdict"] = "no difference seen" if p >= level else "better" if record["mean"] > 0 else "worse"
+        record |= {"p_holm": p, "verdict": word(record["low"], record["high"], p)}
     for record in records:
-        record.setdefault("verdict", "")
+        record.setdefault("verdict", "" if record["examples"] is None else CANNOT_TELL)
+    return records
 
 
 def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDArray[np.int64]]:
@@ -61,67 +87,137 @@ def sentence_clusters(left: Sequence[str], right: Sequence[str]) -> list[npt.NDA
     return list(np.split(order, np.flatnonzero(np.diff(component[order])) + 1))
 
 
-def score_of(values: Vector, gold: Vector | None) -> float:
-    """Returns the mean of ``values`` ``(n,)``, or Spearman's correlation x 100 with the gold scores ``(n,)``."""
-    if gold is None:
-        return float(values.mean())
-    from scipy.stats import rankdata
+def score_of(values: Vector, gold: Vector | None, classes: Rows | None = None) -> float:
+    """Returns the mean of ``values`` ``(n,)``, the mean of their means by class, or Spearman's correlation x 100 with
+    the gold scores ``(n,)``."""
+    return float(resampled_scores(values * weights_of(classes, len(values)), gold, np.ones((1, len(values))))[0])
 
-    if not np.ptp(values) >= 1e-9 or not np.ptp(gold) > 0:  # as in ``sts.score_vectors``
-        return math.nan
-    return 100 * float(np.corrcoef(rankdata(values), rankdata(gold))[0, 1])
+
+def resampled_scores(values: Vector, gold: Vector | None, times: Vector) -> Vector:
+    """Returns the score of ``score_of`` if example i occurs ``times[r, i]`` times, for each r: ``(r,)``."""
+    total = times.sum(1)
+    if gold is None:
+        return np.asarray(times @ values / total)
+    one, other = (_ranks(each, times) - (total[:, None] + 1) / 2 for each in (comparable(values), gold))
+    with np.errstate(divide="ignore", invalid="ignore"):  # NaN if all values, or all gold scores, are equal
+        spread = (times * one**2).sum(1) * (times * other**2).sum(1)
+        return np.asarray(100 * (times * one * other).sum(1) / np.sqrt(spread))
+
+
+def _ranks(values: Vector, times: Vector) -> Vector:
+    """Returns the ranks of values ``(n,)``, of which each occurs ``times`` ``(r, n)``; equal ones share their mean."""
+    order = np.argsort(values, kind="stable")
+    distinct, starts = np.unique(values[order], return_index=True)
+    counts, place = np.add.reduceat(times[:, order], starts, axis=1), np.searchsorted(distinct, values)
+    return np.asarray((np.cumsum(counts, axis=1) - (counts - 1) / 2)[:, place])
 
 
 def scores_of(samples: Sequence[Sample]) -> dict[str, float]:
     """Returns the score of each sample by its task."""
-    return {sample.task: score_of(sample.values, sample.gold) for sample in samples}
+    return {sample.task: score_of(sample.values, sample.gold, sample.classes) for sample in samples}
 
 
-def resampled_difference(
+def paired_difference(
     before: Sequence[Vector],
     after: Sequence[Vector],
     gold: Vector | None = None,
-    clusters: Sequence[npt.NDArray[np.int64]] | None = None,
+    clusters: Sequence[Rows] | None = None,
+    classes: Rows | None = None,
     resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> tuple[Difference, Vector]:
-    """Returns the score of the second side minus the score of the first, tested by a paired bootstrap over examples.
+) -> Difference:
+    """Returns the score of the second side minus the score of the first, with the interval and p-value of the module.
 
-    Clusters of examples are drawn with replacement, and the score (see ``score_of``) is recomputed for each resample.
-    Each side has the values ``(n,)`` of one or more checkpoints, whose scores are averaged. Also returns the difference
-    in each resample, ``(resamples,)``; tasks with equally many clusters get the same draws.
+    Args:
+        before: The values ``(n,)`` of one or more checkpoints, whose scores are averaged.
+        after: The same for the second side.
+        gold: See ``score_of``.
+        clusters: Examples by cluster, which are drawn together. None: each example alone.
+        classes: ``(n,)`` the class of each example; the score is then the mean over the classes of their means, and
+            examples are drawn within classes. Without ``gold`` and ``clusters`` only.
+        resamples: Number of resamples.
     """
-
-    def difference(rows: npt.NDArray[np.int64] | slice) -> float:
-        chosen = None if gold is None else gold[rows]
-        sides = [float(np.mean([score_of(vector[rows], chosen) for vector in side])) for side in (before, after)]
-        return sides[1] - sides[0]
-
-    generator = np.random.default_rng(seed)
     n = len(before[0])
-    units = n if clusters is None else len(clusters)
-
-    def drawn() -> npt.NDArray[np.int64]:
-        chosen = generator.integers(0, units, units)
-        return chosen if clusters is None else np.concatenate([clusters[i] for i in chosen])
-
-    values = np.array([difference(drawn()) for _ in range(resamples)])
-    observed = difference(slice(None))
-    if gold is None and clusters is None and n > 1:
-        rows = np.mean(after, axis=0) - np.mean(before, axis=0)
+    weights = weights_of(classes, n)
+    rows = differences(np.mean(before, axis=0), np.mean(after, axis=0)) * weights
+    if gold is None and clusters is None:
         changes = np.abs(rows[rows != 0])
-        # Among few units, a t-test needs changes of different sizes in most of them.
-        if len(changes) < FEW and (n >= FEW or 2 * len(changes) < n or np.ptp(changes) == 0):
+        # Among few examples, a t-test needs changes of different sizes in most of them.
+        if n > 1 and len(changes) < FEW and (n >= FEW or 2 * len(changes) < n or np.ptp(changes) == 0):
             largest = max(float(np.abs(vector).max()) for vector in (*before, *after))
-            return few_changes(rows, largest or 1.0), values
+            return few_changes(rows, (largest or 1.0) * float(weights.max()))
+        if n < FEW:
+            return few_units(float(rows.mean()), (rows.sum() - rows) / max(n - 1, 1) if n > 1 else ())
+        drawn = resampled_means(rows, strata_of(classes, n), resamples)
+        return summarise(float(rows.mean()), drawn, effective(rows))
+
+    groups = [np.array([row]) for row in range(n)] if clusters is None else clusters
+    units, group_of = len(groups), np.empty(n, dtype=np.int64)
+    group_of[np.concatenate(groups)] = np.repeat(np.arange(units), [len(group) for group in groups])
+
+    def difference(times: Vector) -> Vector:
+        """Returns the difference for each row of ``(r, units)`` numbers of draws."""
+        if gold is None:
+            return resampled_scores(rows, None, times[:, group_of])
+        sides = ([resampled_scores(vector, gold, times[:, group_of]) for vector in side] for side in (before, after))
+        old, new = (np.mean(side, axis=0) for side in sides)
+        return np.asarray(new - old)
+
+    observed = float(difference(np.ones((1, units)))[0])
     if units < FEW:
-        groups = [np.array([row]) for row in range(n)] if clusters is None else clusters
-        kept = [np.concatenate([*groups[:i], *groups[i + 1 :]]) for i in range(units)] if units > 1 else []
-        return few_units(observed, [difference(rows) for rows in kept]), values
-    return summarise(observed, values), values
+        return few_units(observed, difference(1.0 - np.eye(units)) if units > 1 else ())
+    drawn = np.concatenate([difference(times) for times in _draws(units, resamples, n)])
+    return summarise(
+        observed, drawn, effective(np.bincount(group_of, rows).astype(np.float64)) if gold is None else units
+    )
 
 
-def few_units(observed: float, without: Sequence[float]) -> Difference:
+def weights_of(classes: Rows | None, n: int) -> Vector:
+    """Returns the weights of n examples with which the mean is that of the means of the classes, ``(n,)``."""
+    if classes is None:
+        return np.ones(n)
+    _, place, counts = np.unique(classes, return_inverse=True, return_counts=True)
+    return np.asarray(n / (len(counts) * counts[place]))
+
+
+def strata_of(classes: Rows | None, n: int) -> list[Rows]:
+    """Returns the examples of each class."""
+    return [np.arange(n)] if classes is None else [np.flatnonzero(classes == each) for each in np.unique(classes)]
+
+
+def resampled_means(rows: Vector, strata: Sequence[Rows], resamples: int) -> Vector:
+    """Returns the means of ``(n,)`` differences in resamples that draw as many from each stratum as it has."""
+    generator, totals = np.random.default_rng(0), np.zeros(resamples)
+    for stratum in strata:
+        values, start = rows[stratum], 0
+        for size in _blocks(resamples, len(stratum)):
+            totals[start : start + size] += values[generator.integers(0, len(values), (size, len(values)))].sum(1)
+            start += size
+    return totals / len(rows)
+
+
+def _blocks(resamples: int, n: int) -> list[int]:
+    """Returns the numbers of resamples of n examples that are computed together, so that they need little memory."""
+    size = max(1, 2_000_000 // n)
+    return [min(size, resamples - start) for start in range(0, resamples, size)]
+
+
+def _draws(units: int, resamples: int, n: int) -> Iterator[Vector]:
+    """Yields how often each unit is drawn in some resamples, ``(r, units)``; tasks with equally many get the same."""
+    generator = np.random.default_rng(0)
+    for size in _blocks(resamples, n):
+        drawn = generator.integers(0, units, (size, units)) + units * np.arange(size)[:, None]
+        yield np.bincount(drawn.ravel(), minlength=size * units).reshape(size, units).astype(np.float64)
+
+
+def effective(changes: Vector) -> float:
+    """Returns the effective number of differences ``(n,)`` by which their mean is tested, at least 2: the number of
+    those that are not 0, or 3 (sum of d^2)^2 / sum of d^4 if this is smaller. The two are equal for a normal
+    distribution; with a longer tail, few large differences determine the mean."""
+    squares = changes[changes != 0] ** 2
+    return max(2.0, min(len(squares), 3 * float(squares.sum() ** 2 / (squares**2).sum()))) if len(squares) else 2.0
+
+
+def few_units(observed: float, without: Sequence[float] | Vector) -> Difference:
     """Returns a difference with the interval and p-value of a t-test of the jackknife's pseudo-values (Tukey 1958).
     ``without`` holds the differences without each unit. The p-value is at least 2^(1-n), as in an exact test."""
     n = len(without)
@@ -132,53 +228,62 @@ def few_units(observed: float, without: Sequence[float]) -> Difference:
     return Difference(observed, observed - half, observed + half, max(found.p, 2.0 ** (1 - n)))
 
 
-def few_changes(differences: Vector, scale: float) -> Difference:
+def few_changes(rows: Vector, scale: float) -> Difference:
     """Returns the mean of differences ``(n,)`` of which few are not 0, with an interval and an exact p-value. As in the
     interval of Agresti and Min (2005) for paired proportions, half a row that rises by ``scale`` and half a row that
     falls by it are added, and one row that does not change."""
     from scipy.stats import norm
 
-    n, changed = len(differences) + 2, differences[differences != 0]
+    n, changed = len(rows) + 2, rows[rows != 0]
     scale = float(np.abs(changed).max()) if len(changed) else scale
-    mean = float(differences.sum()) / n
-    half = float(norm.ppf(0.975)) * math.sqrt(((differences**2).sum() + scale**2) / n - mean**2) / math.sqrt(n)
-    return Difference(float(differences.mean()), mean - half, mean + half, sign_flips(changed))
+    mean = float(rows.sum()) / n
+    half = float(norm.ppf(0.975)) * math.sqrt(((rows**2).sum() + scale**2) / n - mean**2) / math.sqrt(n)
+    return Difference(float(rows.mean()), mean - half, mean + half, sign_flips(changed))
 
 
-def sign_flips(differences: Vector) -> float:
+def sign_flips(changes: Vector) -> float:
     """Returns the two-sided p-value of a test that flips the signs of ``(n,)`` differences in all 2^n ways, n < 20."""
-    if not len(differences):
+    if not len(changes):
         return 1.0
     totals = np.zeros(1)
-    for each in np.abs(differences):
+    for each in np.abs(changes):
         totals = np.concatenate([totals + each, totals - each])
-    return float((np.abs(totals) >= abs(differences.sum()) - 1e-9).mean())
+    return float(at_least(np.abs(totals), abs(changes.sum()), FLOAT64 * np.abs(changes).sum()).mean())
 
 
-def summarise(observed: float, values: Vector) -> Difference:
-    """Returns the difference with the percentile interval and two-sided p-value computed from its bootstrap values. A
-    resample without a value (NaN, because all its gold scores or cosines are equal) counts in both tails."""
+def summarise(observed: float, values: Vector, units: float = math.inf) -> Difference:
+    """Returns the difference with the interval and two-sided p-value computed from its bootstrap values. A resample
+    without a value (NaN, because all its gold scores or cosines are equal) counts in both tails. A bootstrap of few
+    ``units`` has too small a standard error, by the factor sqrt(1 - 1/units), and normal quantiles instead of those of
+    Student's t; both are corrected. With infinitely many, the interval is between the 2.5th and 97.5th percentiles."""
+    from scipy.stats import norm, t
+
     unknown = np.isnan(values)
     lowest, highest = np.where(unknown, -np.inf, values), np.where(unknown, np.inf, values)
+    narrow = math.sqrt(1 - 1 / units)
+    wider = float(t.ppf(0.975, units - 1) / norm.ppf(0.975)) / narrow
     with np.errstate(invalid="ignore"):  # interpolation between infinities
-        low, high = float(np.quantile(lowest, 0.025)), float(np.quantile(highest, 0.975))
+        ends = np.quantile(lowest, 0.025), np.quantile(highest, 0.975)
+        low, high = (observed + wider * (float(end) - observed) for end in ends)
     if not math.isfinite(observed + low + high):
         return Difference(observed)
-    tail = min((lowest <= 0).sum(), (highest >= 0).sum())
-    return Difference(observed, low, high, min(1.0, 2 * (float(tail) + 1) / (len(values) + 1)))
+    tail = (min((lowest <= 0).sum(), (highest >= 0).sum()) + 1) / (len(values) + 1)
+    return Difference(observed, low, high, min(1.0, 2 * float(t.cdf(norm.ppf(min(tail, 0.5)) * narrow, units - 1))))
 
 
-def t_interval(differences: Sequence[float]) -> Difference:
-    """Returns the mean of paired differences over seeds, with the 95 % interval and p-value of the paired t-test."""
+def t_interval(changes: Sequence[float] | Vector) -> Difference:
+    """Returns the mean of paired differences over seeds, with the 95 % interval and p-value of the paired t-test.
+    Equal differences, which have no spread to test by, are treated as by ``few_changes``."""
     from scipy.stats import t
 
-    n = len(differences)
-    mean, error = float(np.mean(differences)), float(np.std(differences, ddof=1)) / math.sqrt(n)
-    if not math.isfinite(mean + error):
+    n, mean = len(changes), float(np.mean(changes))
+    if not math.isfinite(mean):
         return Difference(mean)
+    if np.ptp(changes) == 0:
+        return few_changes(np.asarray(changes, dtype=np.float64), 0.0)
+    error = float(np.std(changes, ddof=1)) / math.sqrt(n)
     half = float(t.ppf(0.975, n - 1)) * error
-    p = 2 * float(t.sf(abs(mean) / error, n - 1)) if error > 0 else 2.0 ** (1 - n) if mean else 1.0
-    return Difference(mean, mean - half, mean + half, p)
+    return Difference(mean, mean - half, mean + half, 2 * float(t.sf(abs(mean) / error, n - 1)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -198,16 +303,18 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
         return [record for row in range(len(before[0].rows)) for record in plain_differences(before, after, row)]
     for number, sample in enumerate(before[0].samples):
         old, new = ([report.samples[number].values for report in side] for side in (before, after))
-        scores = [[score_of(values, sample.gold) for values in side] for side in (old, new)]
+        scores = [[score_of(values, sample.gold, sample.classes) for values in side] for side in (old, new)]
         if seeds:
-            difference = t_interval([b - a for a, b in zip(*scores, strict=True)])
+            difference = t_interval(differences(*map(np.array, scores)))
             units, clusters = len(old), None
         else:
             clusters = sentence_clusters(*sample.sentences) if sample.sentences else None
-            difference, _ = resampled_difference(old, new, sample.gold, clusters)
+            difference = paired_difference(old, new, sample.gold, clusters, sample.classes)
             units = len(clusters) if clusters is not None else len(sample.values)
         a, b = (sum(side) / len(side) for side in scores)
         record = {"task": sample.task, "examples": len(sample.values), "a": a, "b": b, "mean": difference.mean}
+        if sample.classes is not None:
+            record["by_rows"] = [float(np.mean(side)) for side in (old, new)]
         if units < FEW:
             name = "seeds" if seeds else "clusters" if clusters is not None else "queries"
             least = "" if seeds else f", p is at least {2.0 ** (1 - units):.2g}"

@@ -15,8 +15,22 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from .base import Encodes, Evaluation, Pairs, Progress, Report, Sample, embed, find_file, find_files, needed, read_pairs
-from .geometry import DECIMALS, alignment, uniformity, unit
+from ..ties import comparable
+from .base import (
+    Encodes,
+    Evaluation,
+    Pairs,
+    Progress,
+    Report,
+    Sample,
+    check_apart,
+    embed,
+    find_file,
+    find_files,
+    needed,
+    read_pairs,
+)
+from .geometry import alignment, uniformity, unit
 from .options import STSOptions
 
 # Title and number of pairs of each complete task, keyed by the stem of its file name. The numbers are SentEval's.
@@ -142,7 +156,7 @@ def score_vectors(pairs: Pairs, left: npt.NDArray[np.floating], right: npt.NDArr
     from scipy.stats import spearmanr
 
     cosines = pair_cosines(left, right)
-    constant = float(np.ptp(cosines)) < 1e-9
+    constant = float(np.ptp(cosines)) == 0
     correlation = math.nan if constant else float(spearmanr(cosines, pairs.gold).statistic) * 100
     close = pairs.gold > 4
     row = {sentence: i for i, sentence in enumerate([*pairs.left, *pairs.right])}
@@ -152,8 +166,9 @@ def score_vectors(pairs: Pairs, left: npt.NDArray[np.floating], right: npt.NDArr
 
 
 def pair_cosines(left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    """Returns the cosines of corresponding rows of two matrices ``(n, D)``, rounded: ``(n,)`` float64."""
-    return np.asarray(np.round((unit(left) * unit(right)).sum(1), DECIMALS))
+    """Returns the cosines of corresponding rows of two matrices ``(n, D)``, those that are the same as equal numbers:
+    ``(n,)`` float64."""
+    return comparable((unit(left) * unit(right)).sum(1))
 
 
 def hard_pairs(sample: Sample, count: int) -> list[dict[str, Any]]:
@@ -196,7 +211,9 @@ class STS(Evaluation):
 
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
         """Returns a report with one row per task; if the seven test sets are complete, the summary holds their mean."""
-        vectors = iter(embed(encoder, self.columns(), progress))
+        columns = embed(encoder, self.columns(), progress)
+        check_apart(np.concatenate(columns))
+        vectors = iter(columns)
         rows, notes, samples = [], [], []
         scores: dict[str, float] = {}  # of complete tasks
         for task, pairs in self.tasks:

@@ -1,8 +1,7 @@
 """The verdict on an encoder after training, or on another encoder: one word, from the values of single examples.
 
-The word is that of the first measure; but if that is not worse and a further measure is, the word is ``mixed``. A
-measure is better or worse if the 95 % interval of its difference excludes 0 and its p-value is below 0.05; with few
-examples or few changes, these are of different tests (``significance``).
+The word is that of the first measure; but if that is not worse and a further measure is, the word is ``mixed``. The
+word of a measure is that of ``significance.word``, with p-values adjusted over the measures.
 """
 
 from __future__ import annotations
@@ -13,11 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .base import Report, Sample
-from .significance import compare, direction
+from .significance import CANNOT_TELL, WORSE, adjust, compare
 
-BETTER, CANNOT_TELL, NOT_JUDGED = "better", "cannot tell", "not judged"
-LEVEL = 0.05
-WORDS = {1: BETTER, -1: "worse", 0: CANNOT_TELL}
+NOT_JUDGED = "not judged"
 
 
 @dataclass(frozen=True)
@@ -30,8 +27,9 @@ class Verdict:
     measures: list[dict[str, Any]] = field(default_factory=list)
     """One record per measure: ``task``, ``examples`` (their number), ``unit`` (``rows``, ``pairs`` or ``queries``), the
     scores ``a`` before and ``b`` after, ``mean`` (the difference in points), its 95 % interval ``low`` and ``high``,
-    its p-value ``p``, ``visible`` (the smallest difference that these examples would have shown), and ``word``.
-    Without an interval, the last five are absent, except for ``word``."""
+    its p-value ``p``, the p-value adjusted over the measures ``p_holm``, ``visible`` (the smallest difference that
+    these examples would have shown), and ``word``. Without an interval, only the last of these six is present. For a
+    mean over classes, also ``by_rows``: the means over all rows before and after."""
     notes: list[str] = field(default_factory=list)
     beside: dict[str, float] = field(default_factory=dict)
     """Scores that need no encoder, by name; see ``Report.beside``."""
@@ -48,7 +46,7 @@ def judge(
 ) -> Verdict:
     """Returns the verdict on the second of two encoders, from the samples of both for the same measures, in order."""
     first, second = ([Report([], samples=list(side))] for side in (before, after))
-    records = compare(first, second, seeds=False)
+    records = adjust(compare(first, second, seeds=False))
     named = [{**record, "task": sample.measure or sample.task} for record, sample in zip(records, before, strict=True)]
     return conclude(named, [sample.unit for sample in before], notes, beside)
 
@@ -59,12 +57,12 @@ def conclude(
     notes: Sequence[str] = (),
     beside: Mapping[str, float] | None = None,
 ) -> Verdict:
-    """Returns the verdict from the records of ``significance.compare``; ``units`` are those of its samples."""
+    """Returns the verdict from the records of ``significance.adjust``; ``units`` are those of its samples."""
     measures = [_worded({**record, "unit": unit}) for record, unit in zip(records, units, strict=True)]
     notes = [*(f"{record['task']}: {record['note']}" for record in measures if "note" in record), *notes]
     main, *others = measures
-    worse = [record["task"] for record in others if record["word"] == "worse"]
-    if worse and main["word"] != "worse":
+    worse = [record["task"] for record in others if record["word"] == WORSE]
+    if worse and main["word"] != WORSE:
         why = f"{main['word']} by {main['task']}, worse by {', '.join(worse)}"
         return Verdict("mixed", why, measures, notes, dict(beside or {}))
     return Verdict(main["word"], f"by {main['task']}", measures, notes, dict(beside or {}))
@@ -72,11 +70,10 @@ def conclude(
 
 def _worded(record: dict[str, Any]) -> dict[str, Any]:
     """Returns a record with its word and, if six examples or more can be significant, what would have shown."""
-    if "low" not in record:
-        return {**record, "word": CANNOT_TELL}
-    if record["examples"] > 5:  # fewer have a p-value of at least 0.05
-        record = {**record, "visible": max(record["high"] - record["mean"], record["mean"] - record["low"])}
-    return {**record, "word": WORDS[direction(record["low"], record["high"]) if record["p"] < LEVEL else 0]}
+    word = record.pop("verdict")
+    if "low" in record and record["examples"] > 5:  # fewer have a p-value of at least 0.05
+        record["visible"] = max(record["high"] - record["mean"], record["mean"] - record["low"])
+    return {**record, "word": word}
 
 
 def cells(record: dict[str, Any]) -> dict[str, str]:
@@ -102,8 +99,14 @@ def cells(record: dict[str, Any]) -> dict[str, str]:
 
 
 def table(verdict: dict[str, Any]) -> list[dict[str, str]]:
-    """Returns the rows of a table of a verdict: the measures, then the scores beside them."""
+    """Returns the rows of a table of a verdict: the measures, their accuracies if they are mean recalls, and the scores
+    beside them."""
     rows = [cells(record) for record in verdict["measures"]]
+    for record in verdict["measures"]:
+        if "by_rows" in record:
+            a, b = record["by_rows"]
+            shown = {"before": f"{a:.2f}", "after": f"{b:.2f}", "difference": f"{b - a:+.2f}", "95 % interval": "-"}
+            rows.append({**dict.fromkeys(rows[0], ""), "measure": f"{record['task']}, accuracy of all rows", **shown})
     beside = verdict.get("beside", {}).items() if rows else ()  # runs of earlier versions have none
     return rows + [{**dict.fromkeys(rows[0], ""), "measure": name, "before": f"{score:.2f}"} for name, score in beside]
 

@@ -29,6 +29,7 @@ from ..errors import InputError
 from ..io import dumps, fresh_folder
 from ..tfidf.options import word_options
 from ..tfidf.pieces import Pieces
+from ..ties import best
 
 Numbers = npt.NDArray[np.int64]
 
@@ -164,15 +165,6 @@ def library() -> Any:
     return bm25s
 
 
-def top(scores: npt.NDArray[np.floating], k: int) -> Numbers:
-    """Returns the positions of the k largest scores ``(n,)``, best first; ties are in their order."""
-    k = min(k, len(scores))
-    if not k:
-        return np.empty(0, dtype=np.int64)
-    near = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
-    return near[np.argsort(-scores[near], kind="stable")][:k]
-
-
 class Bm25:
     """BM25 with Lucene's formula, k1 = 1.5 and b = 0.75."""
 
@@ -225,7 +217,7 @@ class Bm25:
     def search(self, query: str, k: int) -> Numbers:
         """Returns up to k rows with the largest positive scores, best first; ties are in row order."""
         scores = self.scores(query)
-        rows = top(scores, k)
+        rows = best(scores, k, scores)
         return rows[scores[rows] > 0]
 
 

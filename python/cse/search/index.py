@@ -21,9 +21,11 @@ import numpy as np
 
 from .. import io
 from ..data.corpus import Corpus
+from ..encoder.base import compared_by
 from ..encoder.vocabulary import Readability, readability, share_read
 from ..errors import InputError, check_integer, check_switch, check_texts, sentence
 from ..tfidf.pieces import Pieces
+from ..ties import TIE, WIDEST, comparable
 from .bm25 import SAMPLE, Bm25, Terms, terms_for
 from .fusion import Fusion
 from .pool import CODE, LEAST_READ, READABLE, UNREADABLE, Pool
@@ -100,7 +102,7 @@ class SearchIndex:
         # g = n u / (1 - n u), in any order of summation (Higham 2002, section 3.1). Here u is 2^-24, and n is the width
         # plus 8; the 8 covers further roundings (of norms and thresholds).
         bound = (rows.settings["width"] + 8) * 2.0**-24
-        self._error = longest * bound / (1 - bound)
+        self._longest, self._error = longest, longest * bound / (1 - bound)
 
     @classmethod
     def build(
@@ -251,7 +253,8 @@ class SearchIndex:
 
     def _nearest(self, queries: Floats, k: int) -> Iterator[Numbers]:
         """Yields, for each query ``(Q, D)``, rows among which are those with the k largest products, ascending."""
-        errors = 2 * self._error * np.linalg.norm(queries.astype(np.float64), axis=1)
+        # Rows that may have the same score as the k-th one are among them too.
+        errors = (2 * self._error + WIDEST * TIE * self._longest) * np.linalg.norm(queries.astype(np.float64), axis=1)
         for start in range(0, len(queries), QUERIES):
             some = queries[start : start + QUERIES]
             limits = np.full(len(some), -np.inf, dtype=np.float32)
@@ -288,7 +291,8 @@ class SearchIndex:
         parts = [largest_of(array @ query, starts) for _, array, starts in self._blocks]
         dense = np.concatenate(parts, dtype=np.float64)
         words = words if len(words) == len(dense) else words[self._filled]
-        pool = Pool(dense, words.astype(np.float64), self._weight(fusion))
+        size = self._longest * float(np.linalg.norm(query))
+        pool = Pool(dense, words.astype(np.float64), self._weight(fusion), size)
         scores = pool(dense)
         least = np.partition(scores, len(scores) - k)[len(scores) - k]
         error = 2 * self._error * float(np.linalg.norm(query))
@@ -298,13 +302,17 @@ class SearchIndex:
         """Returns the k best of some rows, by the exact products of a query with their vectors."""
         counts = self._starts[near + 1] - self._starts[near]
         places, wide = ranges(self._starts[near], counts), query.astype(np.float64)
-        products = np.empty(len(places))
+        products, norms = np.empty(len(places)), np.empty(len(places))
         for start in range(0, len(places), PAIRS):
             part = slice(start, start + PAIRS)
             # Not a matrix product, which can differ in the last bits for equal vectors.
-            products[part] = np.einsum("ij,j->i", taken(self._rows.vectors, places[part]).astype(np.float64), wide)
+            vectors = taken(self._rows.vectors, places[part]).astype(np.float64)
+            products[part] = np.einsum("ij,j->i", vectors, wide)
+            norms[part] = np.linalg.norm(vectors, axis=1)
+        sizes = norms * np.linalg.norm(wide)
+        products = comparable(products, sizes)
         best = np.lexsort((-products, np.repeat(near, counts)))[np.cumsum(counts) - counts]  # of each row
-        scores = products[best] if pool is None else pool.scores(products[best], near)
+        scores = products[best] if pool is None else comparable(pool.scores(products[best], near), pool.sizes)
         order = np.lexsort((near, -scores))[:k]
         rows, spans = self._filled[near[order]].tolist(), self._rows.spans[places[best[order]]].tolist()
         found = zip(rows, self.ids(rows), scores[order].tolist(), self.texts(rows), spans, strict=True)
@@ -369,8 +377,9 @@ class SearchIndex:
 
     @property
     def warnings(self) -> list[str]:
-        """What the model does not read of the texts, in sentences."""
-        warnings = [self._readability.warning(str(self.encoder.given[0]))]
+        """What the model does not read of the texts, and a similarity that is not used, in sentences."""
+        name, (_, similarity) = str(self.encoder.given[0]), compared_by(self.encoder)
+        warnings = [self._readability.warning(name), similarity and f"{name}: {similarity}"]
         share, tokens = self._read
         if share < LEAST_READ and self._rows.settings["passages"] is None:
             warnings.append(

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..ties import TIE, WIDEST
+
 Doubles = npt.NDArray[np.float64]
 
 # Factors of the standardised scores in the two softmax functions, and the exponent of the mean; see ``Pool``.
@@ -28,8 +30,9 @@ class Pool:
     query. The constants are chosen by ``benches/domain/pool.py``.
     """
 
-    def __init__(self, dense: Doubles, words: Doubles, weight: float) -> None:
-        """``dense``, ``(n,)``, may have rounding errors of float32; ``words``, ``(n,)``, are the scores of BM25."""
+    def __init__(self, dense: Doubles, words: Doubles, weight: float, size: float = 1.0) -> None:
+        """``dense``, ``(n,)``, may have rounding errors of float32, and has the largest size ``size`` (see
+        ``cse.ties``); ``words``, ``(n,)``, are the scores of BM25."""
         lexical = words - words.mean()
         spread = np.sqrt(np.einsum("i,i", lexical, lexical) / len(lexical))  # faster than np.std
         lexical *= LEXICAL / spread if spread > 0 else 0.0
@@ -37,7 +40,9 @@ class Pool:
         self._weight = weight
         # Rounded, because float32 products depend on how the vectors are divided into batches.
         self._mean, spread = (float(f"{value:.4e}") for value in (dense.mean(), dense.std()))
-        self._scale = DENSE / spread if spread > 0 else 0.0
+        self._scale = DENSE / spread if spread > TIE * size else 0.0  # or all are the same
+        self.sizes = 1 + self._scale * size
+        """Size of the final scores; the 1 is that of BM25, which is computed in float32 too."""
         self._level = float(f"{log_sum(self._scale * (dense - self._mean)):.4e}")
 
     def __call__(self, dense: Doubles, at: Any = slice(None)) -> Doubles:
@@ -51,8 +56,9 @@ class Pool:
         return result
 
     def lowered(self, value: float, error: float) -> float:
-        """Returns a lower bound on a value of a call after a change of its ``dense`` by at most ``error``."""
-        return value * float(np.exp(-EXPONENT * self._scale * error))
+        """Returns a lower bound on a value of a call that is the same as ``value``, after a change of its ``dense`` by
+        at most ``error``."""
+        return value * float(np.exp(-EXPONENT * (self._scale * error + WIDEST * TIE * self.sizes)))
 
     def scores(self, dense: Doubles, at: Any) -> Doubles:
         """Returns the final scores of the rows at some positions."""

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from .. import io
 from ..data.corpus import Corpus
-from ..encoder.base import naming_rows
+from ..encoder.base import compared_by, naming_rows
 from ..errors import InputError, check_ids, check_integer, shortened
 
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ def settings_of(encoder: Encoder, passages: int | str | None = None) -> dict[str
         "digest": digest,
         "precision": encoder.precision,
         "width": encoder.embedding_dim,
-        "similarity": "dot" if getattr(encoder, "similarity_name", None) == "dot" else "cosine",
+        "similarity": compared_by(encoder)[0],
         "passages": passages,
     }
 
@@ -327,6 +327,8 @@ def checked_ids(ids: Iterable[str], rows: int) -> list[str]:
     listed = [name.replace("\n", " ").encode("utf8", "replace").decode() for name in check_ids(ids)]
     if len(listed) != rows:
         raise InputError(f"ids: {len(listed):,} were given for {rows:,} rows; each row needs one")
+    if blank := next((number for number, name in enumerate(listed, 1) if not name.strip()), 0):
+        raise InputError(f"ids: row {blank:,} has no id; each row needs one")
     ((name, times),) = Counter(listed).most_common(1)
     if times > 1:
         raise InputError(f"ids: {shortened(repr(name))} is the id of several rows; make the ids unique")

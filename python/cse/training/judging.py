@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError
-from ..evaluation.base import Encodes, Evaluation, Report, Sample
+from ..evaluation.base import Encodes, EqualVectors, Evaluation, Report, Sample
 from ..evaluation.labels import FEWEST, CrossFitted
 from ..evaluation.options import STSOptions
-from ..evaluation.significance import scores_of
+from ..evaluation.significance import CANNOT_TELL, WORSE, scores_of
 from ..evaluation.sts import STS
-from ..evaluation.verdict import CANNOT_TELL, NOT_JUDGED, Verdict, judge
+from ..evaluation.verdict import NOT_JUDGED, Verdict, judge
 from .data import TrainingData
 from .selection import EvaluationData, Selector
 
@@ -76,6 +76,8 @@ class Judge:
             return Verdict(CANNOT_TELL, "best/ is the encoder before training", [], notes)
         try:
             reports = self.reports(best, by_fold)
+        except EqualVectors:
+            return Verdict(WORSE, "the vectors are all equal", [], notes)
         except InputError as error:  # its embeddings are not finite
             return Verdict(NOT_JUDGED, str(error))
         after = samples_of(reports)

@@ -232,9 +232,11 @@ def compare_command(
 ) -> None:
     """Compare the first of MODELS with each of the others, on the suites of cse eval.
 
-    Except in the suite geometry, each difference has a 95 % confidence interval from a bootstrap over examples. Pairs
-    that share a sentence are resampled together, and ranks are recomputed for each resample. p-values are adjusted for
-    the number of tasks by Holm's method; the significance level is 0.05.
+    Except in the suite geometry, each difference has a 95 % confidence interval over examples. If 20 or more examples
+    change, it is that of a bootstrap; pairs that share a sentence are resampled together, and ranks are recomputed for
+    each resample. If fewer change, it is the interval of Agresti and Min (2005); with fewer than 20 examples or groups
+    of pairs, it may be that of a t-test. p-values are adjusted for the number of tasks by Holm's method. B is better or
+    worse if the interval excludes 0 and the adjusted p-value is below 0.05.
 
     Without --seeds, checkpoints are compared, not methods: a difference may be due to the training seed alone. With
     --seeds, each of MODELS lists the checkpoints of one method, separated by commas. The seeds must be the same, in the
@@ -304,7 +306,10 @@ def compare_by_suites(
     """Compares models on suites, and prints a table for each pair; ``about`` are arguments of ``compare_models``."""
     results = compared(sides, suites, data, about)
     if as_json:
-        records = [{"a": names[0], "b": b, "tasks": each.tasks} for b, each in zip(names[1:], results, strict=True)]
+        records = [
+            {"a": names[0], "b": name, "tasks": each.tasks, "notes": each.notes}
+            for name, each in zip(names[1:], results, strict=True)
+        ]
         printing.result({**what_compares(about, results), "comparisons": records}, True, [])
         return
     for name, result in zip(names[1:], results, strict=True):
@@ -316,6 +321,8 @@ def compare_by_suites(
             if math.isnan(record["mean"]):
                 printing.echo(f"{record['task']}: {UNDEFINED}")
     print_what_compares(about, results, " A is the first model. p-values are adjusted by Holm's method.")
+    for note in dict.fromkeys(note for result in results for note in result.notes):
+        printing.echo(f"Note: {note}")
 
 
 def compare_by_labels(
@@ -384,10 +391,7 @@ def what_compares(about: Mapping[str, Any], results: Sequence[Comparison]) -> di
 
 
 def print_what_compares(about: Mapping[str, Any], results: Sequence[Comparison], more: str = "") -> None:
-    facts = what_compares(about, results)
-    printing.echo(f"This compares {facts['compares']}.{more}")
-    if facts["precision"]:
-        printing.echo(f"Encoded in {facts['precision']} ({results[0].precision_reason}).")
+    printing.echo(f"This compares {what_compares(about, results)['compares']}.{more}")
 
 
 def compare_by_hand(
@@ -424,6 +428,7 @@ def rankings(
 ) -> list[dict[str, list[str]]]:
     """Returns, for each system, the first ``depth`` texts of the corpus for each query; equal rows are one text."""
     from ...data.corpus import Corpus
+    from ...encoder.base import compared_by
     from ...evaluation.base import counted
     from ...evaluation.ranking import check_systems
     from ...evaluation.retrieval import ranker_of
@@ -443,7 +448,10 @@ def rankings(
         advance = counted(len(systems) * (len(queries) + len(documents)), progress)
         found = []
         for system in systems:
-            ranked = ranker_of(opened(system, **loading))(queries, documents, advance, depth=depth)
+            ranks = opened(system, **loading)
+            if note := compared_by(ranks)[1]:
+                printing.say(f"{system.model}: {note}")
+            ranked = ranker_of(ranks)(queries, documents, advance, depth=depth)
             found.append({query: list(ranking)[:depth] for query, ranking in zip(queries, ranked, strict=True)})
     return found
 

@@ -122,8 +122,8 @@ class ConsoleCallback(ProgressCallback):
 
 
 COMMON = (
-    *("pairs", "column", "model", "preset", "labels", "learn", "loss", "una", "lr", "max_steps"),
-    *("dev", "query", "output", "name", "resume"),
+    *("pairs", "column", "labels", "learn", "model", "preset", "loss", "una", "lr", "max_steps"),
+    *("dev", "query", "output", "name", "seed", "resume"),
 )
 """Options that ``cse train --help`` lists; ``--help-all`` lists all."""
 

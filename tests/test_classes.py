@@ -1,0 +1,187 @@
+"""Tests of labels: which cells are one class, and how columns with a frequent class are judged and shown."""
+
+import csv
+import json
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import cse
+from cse import train
+from cse.data import readers
+from cse.data.classes import label_of, read_classes
+from cse.data.corpus import Corpus
+from cse.evaluation import significance, verdict
+from cse.evaluation.labels import choose_labelled, samples_of
+from cse.training.setup import prepare
+from test_retrieval import command
+
+
+@pytest.mark.parametrize(
+    ("label", "cells"),
+    [
+        ("", ["", " ", "NaN", "nan", " NAN\t"]),
+        ("1", ["1", "1.0", " 1.00", "True", "true", "TRUE"]),
+        ("0", ["0", "0.0", "False", "false"]),
+        ("-3", ["-3", "-3.0"]),
+        ("caf\u00e9", ["caf\u00e9", "cafe\u0301 "]),
+        *((each, [each]) for each in ("NA", "none", "-", "null", "01", "1.5", "1.10", "a|b", "A", "yes")),
+    ],
+)
+def test_cells_of_equal_meaning_are_one_label(label, cells):
+    assert {label_of(cell) for cell in cells} == {label}
+
+
+TEXTS = [f"text {chr(97 + number % 26)} {number}" for number in range(120)]
+
+
+def written(folder, kind):
+    """Writes a table in which every third label is missing, and the others are 1 and 2, in the way of a format."""
+    labels = [None if number % 3 == 0 else 1 + number % 2 for number in range(120)]
+    path = folder / f"table-{kind}.{kind.split('-')[0]}"
+    frame = pd.DataFrame({"text": TEXTS, "label": pd.array(labels, dtype="Int64")})
+    if kind == "csv-gap":
+        frame.astype({"label": "float64"}).to_csv(path, index=False)
+    elif kind == "csv-named":
+        frame.astype({"label": "float64"}).to_csv(path, index=False, na_rep="NaN")
+    elif kind.startswith("jsonl"):
+        ways = {None: [float("nan")], 1: [1.0], 2: [2.0]}
+        if kind == "jsonl-mixed":
+            ways = {None: [None, "", "NaN"], 1: [1, 1.0, "1", True], 2: [2, 2.0, "2", "2.0"]}
+        rows = [
+            {"text": text, "label": ways[label][number % len(ways[label])]}
+            for number, (text, label) in enumerate(zip(TEXTS, labels, strict=True))
+        ]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf8")
+    else:
+        frame.astype({"label": "float64"} if kind == "parquet-nan" else {}).to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["csv-gap", "csv-named", "jsonl-nan", "jsonl-mixed", "parquet-nan", "parquet-null"])
+def test_every_format_has_the_same_labels(tmp_path, kind):
+    corpus = Corpus.read(readers.resolve(written(tmp_path, kind), "text"))
+    classes = read_classes(corpus, "label", "--labels label")
+    assert classes.names == ["1", "2"]
+    assert classes.of_rows.tolist() == [-1 if number % 3 == 0 else number % 2 for number in range(120)]
+    found, _, _ = choose_labelled(corpus, classes, share=1.0)
+    assert len(found.texts) == 80
+    assert found.notes == [
+        "2 labels: 1 40, 2 40; the most frequent one has 50.0% of the rows",
+        "rows without a label, or with two: 40; with a label of fewer than 10: 0",
+    ]
+
+
+@pytest.fixture
+def table(tmp_path, sample_rows):
+    """Sentences with labels, of which one is frequent, some are rare or missing, and some are several."""
+    labels = ["news"] * 200 + ["NA"] * 60 + ["none"] * 40 + ["news|NA"] * 20 + ["rare"] * 3 + [""] * 27
+    path = tmp_path / "table.csv"
+    with open(path, "w", newline="", encoding="utf8") as file:
+        csv.writer(file).writerows([("text", "kind"), *zip(sample_rows[:350], labels, strict=True)])
+    return path
+
+
+SHOWN = (
+    "5 labels: news 200, NA 60, none 40, news|NA 20, rare 3; the most frequent one has 61.9% of the rows",
+    "rows without a label, or with two: 27; with a label of fewer than 10: 3",
+    "20 cells seem to hold several labels, such as 'news|NA'; each different cell is one label",
+)
+
+
+def test_a_run_and_a_comparison_show_the_labels(table, run_config, tiny_bert, tiny_roberta):
+    config = run_config.replace(corpus=table, column="text", labels="kind", tfidf=None)
+    assert all(note in prepare(config).facts["labels"] for note in SHOWN)
+    done = command(
+        "compare", tiny_bert, tiny_roberta, "--pooler", "avg", "--data", table, "--column", "text", "--labels", "kind"
+    )
+    assert all(note in done.stdout for note in SHOWN)
+
+
+def encoders(count=700):
+    """Labels of which one has 63 %, and the vectors of an encoder that knows a little of them, and of one that nearly
+    always has the same vector."""
+    draw = np.random.default_rng(0)
+    labels = (draw.random(count) < 0.37).astype(np.int64)
+    some = draw.normal(size=(count, 16))
+    some[:, 0] += 1.5 * labels
+    flat = np.ones((count, 16))
+    flat[:, 0] += 0.05 * draw.normal(size=count)
+    return labels, some, flat
+
+
+def test_an_encoder_is_not_better_because_it_always_finds_the_frequent_label():
+    labels, some, flat = encoders()
+    knows, constant = (samples_of("kind", vectors, labels) for vectors in (some, flat))
+    found = verdict.judge(knows, constant)
+    assert found.word == "worse"
+    assert [abs(record["b"] - 50) < 5 for record in found.measures] == [True, True]
+    shown = "\n".join(verdict.lines(found.to_dict()))
+    for record, sample in zip(found.measures, knows, strict=True):
+        recalls = [sample.values[labels == label].mean() for label in (0, 1)]
+        assert record["a"] == pytest.approx(np.mean(recalls))
+        assert record["by_rows"][0] == pytest.approx(sample.values.mean())
+        assert f"{record['task']}, accuracy of all rows" in shown
+    assert verdict.judge(constant, knows).word == "better"
+
+
+def test_rows_are_resampled_within_their_classes():
+    draw = np.random.default_rng(1)
+    classes = np.repeat([0, 1, 2], [150, 30, 12])
+    before, after = 100.0 * draw.integers(0, 2, (2, 192))
+    found = significance.paired_difference([before], [after], classes=classes)
+    expected = np.mean([(after - before)[classes == each].mean() for each in range(3)])
+    assert found.mean == pytest.approx(expected)
+    resamples = [
+        np.mean([draw.choice((after - before)[classes == each], np.sum(classes == each)).mean() for each in range(3)])
+        for _ in range(4000)
+    ]
+    assert (found.high - found.low) / 2 == pytest.approx(1.96 * np.std(resamples), rel=0.08)
+
+
+def test_few_changes_are_tested_by_flips_of_their_weighted_signs():
+    classes = np.repeat([0, 1], [180, 20])
+    before = np.full(200, 100.0)
+    after = before.copy()
+    after[[3, 7, 9, 185, 190]] = 0
+    after[[5]] = 0
+    before[5], after[5] = 0, 100.0
+    found = significance.paired_difference([before], [after], classes=classes)
+    changes = np.array([-1 / 180, -1 / 180, -1 / 180, 1 / 180, -1 / 20, -1 / 20])
+    totals = [abs(np.sum(np.array(signs) * np.abs(changes))) for signs in product((1, -1), repeat=6)]
+    assert found.p == pytest.approx(np.mean([total >= abs(changes.sum()) - 1e-12 for total in totals]))
+    assert found.mean == pytest.approx(100 * changes.sum() / 2)
+    assert found.low < found.mean < found.high
+
+
+def test_equal_vectors_are_refused_by_eval_and_compare_and_a_run_says_worse(table, run_config, monkeypatch):
+    from cse.training.judging import Judge
+
+    class Encodes:
+        def __init__(self, name):
+            self.name = name
+
+        def encode(self, texts, **_):
+            draw = np.random.default_rng(0).normal(size=(len(texts), 8))
+            return np.ones((len(texts), 8)) if self.name == "flat" else draw
+
+    options = {"labels": {"labels": "kind", "column": "text"}}
+    message = r"^flat: the vectors of all \d+ texts are equal, so that nothing can be scored; name another encoder$"
+    with pytest.raises(cse.InputError, match=message):
+        cse.evaluate(Encodes("flat"), "labels", table, options=options)
+    with pytest.raises(cse.InputError, match=message):
+        cse.compare(Encodes("other"), Encodes("flat"), "labels", table, options=options)
+
+    judged = Judge.verdict
+
+    def flattened(judge, selector, best, *others):
+        monkeypatch.setattr(best, "encode", lambda texts, **_: np.ones((len(texts), 8), dtype=np.float32))
+        return judged(judge, selector, best, *others)
+
+    monkeypatch.setattr(Judge, "verdict", flattened)
+    config = run_config.replace(corpus=table, column="text", labels="kind", tfidf=None, max_steps=2, pooler="avg")
+    result = train(config)
+    assert (result.verdict["word"], result.verdict["why"]) == ("worse", "the vectors are all equal")
+    assert (result.folder / "best").is_dir()
