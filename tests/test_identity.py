@@ -10,6 +10,7 @@ import torch
 
 from cse import Encoder, SearchIndex
 from cse.data import cache, readers
+from cse.data.classes import read_classes
 from cse.data.corpus import Corpus, hold_out
 from cse.evaluation.base import Pairs
 from cse.evaluation.geometry import SplitHalf
@@ -261,26 +262,31 @@ def labelled_corpus(path, rows):
     return Corpus.read(readers.resolve(write_table(path, rows), "text"))
 
 
+def classes_in(corpus):
+    return read_classes(corpus, "label", "--labels label")
+
+
 def test_spellings_of_a_text_are_judged_as_one_example_and_not_trained_on(tmp_path):
     texts = different(300)
     rows = [(spell(text), "ab"[row % 2]) for spell in SPELLINGS for row, text in enumerate(texts)]
     rows += [(text.upper(), "") for text in texts]  # without a label
     rows += [(texts[0], "b")]  # with another label
     corpus = labelled_corpus(tmp_path / "one.csv", rows)
-    found, held, _ = choose_labelled(corpus, "label")
+    found, held, _ = choose_labelled(corpus, classes_in(corpus))
     keys = row_keys(found.texts).tolist()
-    assert len(keys) == len(set(keys)) == 60
-    assert len(held) == 60 * 5
+    assert len(keys) == len(set(keys)) == 59  # a fifth of 299: one text has two labels
+    assert len(held) == 59 * 5
     trained = np.setdiff1d(corpus.filled(), held)
     assert not set(corpus.row_keys()[trained].tolist()) & set(keys)
     assert row_keys(texts[:1])[0] not in keys
     other = labelled_corpus(tmp_path / "other.csv", rows[::-1])
-    assert choose_labelled(other, "label")[0].texts == found.texts
+    assert choose_labelled(other, classes_in(other))[0].texts == found.texts
 
 
 def test_a_text_of_many_rows_does_not_judge_by_its_label(tmp_path):
     rows = [(text, "ab"[row % 2]) for row, text in enumerate(different(300))] + [("not available", "a")] * 20
-    found, held, _ = choose_labelled(labelled_corpus(tmp_path / "t.csv", rows), "label", share=1.0)
+    corpus = labelled_corpus(tmp_path / "t.csv", rows)
+    found, held, _ = choose_labelled(corpus, classes_in(corpus), share=1.0)
     assert "not available" not in found.texts
     assert len(held) == len(found.texts) == 300
 
