@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import _core
+import cse._core as _core
 
 Keys = npt.NDArray[np.uint64]
 

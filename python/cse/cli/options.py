@@ -93,7 +93,8 @@ class Encoding:
     def encoder(self, model: str) -> Encoder:
         """Sets the number of threads, loads the encoder, and prints the device on which it runs."""
         model = model_folder(model)
-        from .. import _core
+        import cse._core as _core
+
         from ..encoder.light import LightEncoder, is_light
         from ..encoder.opening import open_encoder
 
