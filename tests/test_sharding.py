@@ -387,6 +387,7 @@ def test_waiting_for_an_address_that_is_no_ray_cluster_ends_in_one_sentence(monk
     if why.startswith("did not"):
         monkeypatch.setattr(connection, "ANSWERING", 12.0)
     monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)  # another test may have connected this process
     began = time.monotonic()
     match = rf"--engine ray: no cluster could be reached \(.*{why}.*; check RAY_ADDRESS"
     with pytest.raises(InputError, match=match), connection.connected():

@@ -22,7 +22,7 @@ from cse_papers.reproduce.masked import make
 from cse_papers.reproduce.results import changes_on_documents
 from cse_papers.reproduce.stored import read_folder, read_sets, write_sets
 from cse_papers.reproduce.suites import Scorer, find_table
-from cse_papers.reproduce.work import Work, run_laboratory
+from cse_papers.reproduce.work import Shown, Work, run_laboratory
 from prose import faults, marked, unmarked
 from runs import resolved
 
@@ -249,7 +249,7 @@ def test_a_row_of_a_user_is_run_beside_the_standard_loss_and_continued_after_a_k
 
         def printed(work):
             capsys.readouterr()
-            run_laboratory(lab, work, False, True)
+            run_laboratory(lab, work, False, Shown(as_json=True))
             said = capsys.readouterr()
             return json.loads(said.out), said.err
 

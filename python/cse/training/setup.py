@@ -160,7 +160,7 @@ def prepare(
     public = {"config": settings.public_toml(), "methods": settings.public_text(card)}
     return Run(
         settings=settings,
-        folder=folder or choose_folder(settings),
+        folder=folder or Path(world.agreed(lambda: str(choose_folder(settings)))),  # rank 0 may claim it at once
         state=started,
         schedule=Schedule(optimisation.lr, optimisation.lr_scheduler, optimisation.warmup),
         batches=rows,
