@@ -133,7 +133,7 @@ PLACES = [
     Place(
         "a resumed run does not restore the random number generators",
         "cse.training.folder.outputs",
-        "        restore_generators(own, device)",
+        "        restore_generators(own, run.device)",
         "        pass",
         "test_resume.py::test_a_killed_and_resumed_run_equals_an_uninterrupted_one",
     ),
