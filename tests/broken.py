@@ -128,7 +128,7 @@ PLACES = [
         "cse.losses.contrastive",
         "    scores = shape(s, layout.target, temperature, margin)",
         "    scores = shape(s, layout.target, 0.05, margin)",
-        "test_losses.py",
+        "test_losses.py::test_no_gradient_flows_through_mixed_negatives",
     ),
     Place(
         "a resumed run does not restore the random number generators",
@@ -142,14 +142,14 @@ PLACES = [
         "cse.rng",
         "return stable_order(bits(seed, epoch, rows, SHUFFLE))",
         "return stable_order(bits(seed, 0, rows, SHUFFLE))",
-        "test_trainer.py",
+        "test_trainer.py::test_every_epoch_has_each_row_at_most_once_and_an_order_of_its_own",
     ),
     Place(
         "ranks do not share their gradients",
         "cse.training.step.ranks",
         "        if self.size == 1:\n            return\n",
         "        return\n",
-        "test_distributed.py",
+        "test_distributed.py::test_two_processes_compute_the_gradients_of_a_single_process",
     ),
     Place(
         "a resumed run does not restore the moments of the optimiser",
@@ -205,7 +205,7 @@ PLACES = [
         "cse.rng",
         "columns = [uniform(self.seed, self.epoch, rows, stream + number)",
         "columns = [uniform(self.seed, self.epoch, np.arange(len(rows)), stream + number)",
-        "test_positives.py",
+        "test_positives.py::test_a_positive_depends_only_on_text_seed_epoch_and_row",
     ),
 ]
 
