@@ -26,6 +26,7 @@ __all__ = [
     "set_default_threads",
     "tokenize",
     "write_rows",
+    "row_keys",
 ]
 
 __version__: Final[str]
