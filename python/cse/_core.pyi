@@ -22,11 +22,11 @@ __all__ = [
     "merge",
     "random_bits",
     "report_truncated_files",
+    "row_keys",
     "save",
     "set_default_threads",
     "tokenize",
     "write_rows",
-    "row_keys",
 ]
 
 __version__: Final[str]
