@@ -156,7 +156,10 @@ class Views:
         if one not in self.keys or other not in self.keys:
             first = self.embeddings[one]
             return torch.zeros(len(first), len(self.embeddings[other]), dtype=torch.bool, device=first.device)
-        return equal_texts(self.keys, [name for name in self.named("anchor") if name in self.keys], one, other)
+        result = equal_texts(self.keys, [name for name in self.named("anchor") if name in self.keys], one, other)
+        if self.taught is not None and result.shape == (len(self.taught),) * 2:
+            result |= self.taught[:, None] != self.taught  # a row without a label may have that of any other
+        return result
 
     def replace(self, **values: Any) -> Views:
         """Returns a copy in which the given fields are replaced; roles of views that no longer exist are left out."""

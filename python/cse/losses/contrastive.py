@@ -54,6 +54,7 @@ def contrastive_loss(
     hard_negative_weight: float = 1.0,
     masks: Mapping[str, Tensor] | None = None,
     keys: Mapping[str, Tensor] | None = None,
+    taught: Tensor | None = None,
     roles: Mapping[str, Role] | None = None,
     log_weights: Mapping[tuple[str, str], Tensor] | None = None,
     own_negatives: Mapping[str, Tensor] | None = None,
@@ -77,7 +78,7 @@ def contrastive_loss(
         hard_negative_weight: alpha; ln(alpha) is added to the logit of an ``anchor`` with each hard negative of its
             row (``hard_negative``, ``hard_negative_2``, ...).
         masks: ``(B,)`` bool by view name: False for rows that are used neither as anchors nor in denominators.
-        keys, log_weights, own_negatives, compared: See ``cse.views.Views``.
+        keys, taught, log_weights, own_negatives, compared: See ``cse.views.Views``.
         roles: Roles by view name; default: see ``cse.views.roles_by_name``.
         metrics: A dict that receives ``p_pos``, the mean softmax probability of the positive; with ``mixed="paper"``,
             ``cos_mix``, the mean cosine of an anchor and its mixed negative; and with ``keys``, ``duplicates``, the
@@ -104,7 +105,7 @@ def contrastive_loss(
     if objective == "nt-xent":  # exclude the similarity of each embedding with itself
         scores = scores.masked_fill(torch.eye(*s.shape, dtype=torch.bool, device=s.device), -math.inf)
     scores = _weighted(scores, layout, hard_negative_weight, log_weights or {})
-    equal = _equal(Views(dict(views), dict(roles or {}), keys=dict(keys)), layout) if keys else None
+    equal = _equal(Views(dict(views), dict(roles or {}), keys=dict(keys), taught=taught), layout) if keys else None
     extra: list[Tensor] = []  # further columns: own negatives and mixed negatives
     if own_negatives:
         similarity, missing = _own_similarities(views, layout, own_negatives)
@@ -274,7 +275,7 @@ class Contrastive(BatchTerm):
         """Returns the loss for any views; ``changes`` replace arguments of ``contrastive_loss``. See ``BatchStep``."""
         settings = {**vars(self.options), **vars(views), "mixed": self.options.mixed, "partners": step.partners}
         settings["keys"] = views.keys if views.repeats else None
-        for name in ("mixed_negatives", "mix_variant", "embeddings", "taught", "repeats"):
+        for name in ("mixed_negatives", "mix_variant", "embeddings", "repeats"):
             del settings[name]
         return contrastive_loss(views.embeddings, **{**settings, **changes})
 

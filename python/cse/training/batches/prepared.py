@@ -167,7 +167,8 @@ class Prefetcher:
             if batch.classes is not None:
                 keys[CLASSES] = torch.from_numpy(batch.classes[batch.part].copy())
         every = torch.cat([*keys.values(), torch.zeros(0, dtype=torch.int64)])
-        return {"keys": keys, "repeats": len(rows) < len(batch.rows) or len(torch.unique(every)) < len(every)}
+        repeats = len(rows) < len(batch.rows) or CLASSES in keys or len(torch.unique(every)) < len(every)
+        return {"keys": keys, "repeats": repeats}
 
     def get(self, step: int) -> list[Batch]:
         """Returns the batches of this step, and starts to prepare the two batches that follow them."""
