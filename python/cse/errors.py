@@ -49,6 +49,10 @@ class RunError(RuntimeError):
     """A training run or an export failed after it began; the message gives the reason."""
 
 
+class EqualVectors(InputError):
+    """An encoder gives all texts the same vector, so that it cannot be scored."""
+
+
 class Interrupted(KeyboardInterrupt):
     """A run was stopped by a signal after its state was saved; ``code`` is the exit status, such as 130 for SIGINT."""
 

@@ -62,7 +62,7 @@ class SameLabel(Pairing):
     def implies(cls, options: Any) -> dict[str, Any]:
         """Returns a loss, a temperature and a schedule that suit texts that are not close before training."""
         values = {"loss": "standard", "temperature": 0.05, "merge_with_base": 0.0}
-        return {**values, "lr": 2e-5, "lr_scheduler": "linear", "max_steps": 40}
+        return {**values, "lr": 2e-5, "lr_scheduler": "linear", "max_steps": 80}
 
     rest: Edit | Pairing | None = None
     """The method that makes the positives of the rows without a label."""

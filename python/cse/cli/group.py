@@ -16,7 +16,7 @@ import click
 from .. import errors
 from .._core import __version__, report_truncated_files
 from ..background import STOPPING, handle_stops
-from ..errors import InputError, Interrupted, RunError, did_you_mean, sentence, shortened
+from ..errors import EqualVectors, InputError, Interrupted, RunError, did_you_mean, sentence, shortened
 from ..registry import declared, load
 from . import printing
 
@@ -140,7 +140,8 @@ def said_by_another_rank(text: str) -> bool:
 def main() -> NoReturn:
     """Runs a command and exits.
 
-    Exit codes: 0, success; 1, internal error, or a run that failed after it began; 2, invalid input or flag, or a file
+    Exit codes: 0, success; 1, internal error, a run that failed after it began, or an encoder whose vectors are all
+    equal; 2, invalid input or flag, or a file
     that cannot be read or written; 129, 130, 143: ended by SIGHUP (a closed terminal), SIGINT or SIGTERM. If the reader
     of standard output closes the pipe, SIGPIPE ends the process (141 in a shell), as is usual for commands like
     ``cat``.
@@ -187,7 +188,7 @@ def _run(stopped_by: list[signal.Signals]) -> int:
         rank = os.environ.get("RANK", "0")
         if not said_by_another_rank(sentence(error)):
             printing.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)
-        return 1 if isinstance(error, RunError) else 2
+        return 1 if isinstance(error, (RunError, EqualVectors)) else 2
     except UnicodeEncodeError as error:  # by a library that refuses a name that is not UTF-8
         name = shortened(str(error.object), 60)
         printing.echo(f"Error: {name!r} is not UTF-8; use another name", err=True)

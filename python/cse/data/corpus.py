@@ -129,6 +129,7 @@ class Corpus:
 
 HELD_OUT_ROWS = 2000
 HELD_OUT_SHARE = 0.05
+HELD_OUT_OF_UNLABELLED = 0.25
 HELD_OUT_WORDS = 8
 NOT_TRAINED_SHARE = 0.2
 """Most rows that are held out or left out because they are joined to a held-out row, as a fraction of the rows."""
@@ -158,7 +159,8 @@ def hold_out(
 ) -> Split:
     """Splits a corpus into training rows and held-out rows for the label-free score.
 
-    At most 2000 rows, and at most 5 % of the rows to split, are held out. They have at least 8 words and distinct
+    At most 2000 rows, and at most 5 % of the rows to split, are held out; if labels teach the rows ``spared``, at most a
+    quarter of the others, of which an epoch takes only some. They have at least 8 words and distinct
     texts, and have the smallest pseudo-random keys. If fewer than two rows qualify, none is held out. Excluded from
     training are blank rows, and rows that share a text with a held-out row, in the corpus or in ``others`` (the
     positives of labelled pairs); texts are compared by their row keys (``cse.identity``). A text that is common joins
@@ -178,7 +180,8 @@ def hold_out(
         eligible = eligible[~spared[rows[eligible]]]
     distinct = np.sort(eligible[np.unique(columns[0][eligible], return_index=True)[1]])
     order = np.argsort(rng.bits(seed, 0, rows[distinct], rng.HOLD_OUT), kind="stable")
-    chosen = distinct[order[: min(HELD_OUT_ROWS, int(HELD_OUT_SHARE * len(rows)))]]  # positions in rows
+    most = HELD_OUT_SHARE * len(rows) if spared is None else HELD_OUT_OF_UNLABELLED * len(distinct)
+    chosen = distinct[order[: min(HELD_OUT_ROWS, int(most))]]  # positions in rows
     first = first_joined([column[chosen] for column in columns], columns, common)
     first[chosen] = np.minimum(first[chosen], np.arange(len(chosen)))
     gone = np.cumsum(np.bincount(first, minlength=len(chosen) + 1)[: len(chosen)])  # by number of rows held out

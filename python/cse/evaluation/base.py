@@ -18,7 +18,7 @@ from ..data.corpus import Corpus
 from ..data.pairs import ROLE_OF, is_number, number_of
 from ..data.tables import csv_records
 from ..encoder.base import check_finite
-from ..errors import InputError, shown
+from ..errors import EqualVectors, InputError, shown
 from ..options import NoOptions
 from ..ties import TIE
 
@@ -97,10 +97,6 @@ def embed(
     row = {text: number for number, text in enumerate(dict.fromkeys(chain.from_iterable(columns)))}
     vectors = encoder.encode(list(row), progress=progress)
     return [vectors[[row[text] for text in column]] for column in columns]
-
-
-class EqualVectors(InputError):
-    """An encoder gives all texts the same vector."""
 
 
 def check_apart(vectors: npt.NDArray[np.floating]) -> None:

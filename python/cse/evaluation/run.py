@@ -8,11 +8,11 @@ from os import PathLike, fspath
 from typing import Any
 
 from ..encoder.base import compared_by
-from ..errors import InputError, check_integer, check_list, for_python
+from ..errors import EqualVectors, InputError, check_integer, check_list, for_python
 from ..options import options_of, parse_options
 from ..registry import parse_setting
 from . import EVALUATIONS
-from .base import Adapted, Encodes, EqualVectors, Evaluation, Report, counted
+from .base import Adapted, Encodes, Evaluation, Report, counted
 from .ranking import BM25, RUN, ByWords, FromRun, Searched, System, as_system, check_systems
 from .significance import adjust, scores_of
 from .significance import compare as compare_reports
@@ -213,6 +213,9 @@ def _evaluated(
     **loading: Any,
 ) -> dict[Any, EvaluationResult]:
     """Returns the result of each system, by its key; ``loading`` are arguments of ``_load``."""
+    suite = [suite] if isinstance(suite, str) else check_list(suite, "suite", "names of suites")
+    if data is not None and not isinstance(data, (str, PathLike)):
+        raise InputError(f"--data: a path was expected, not one {type(data).__name__}; write the data to a file")
     check_systems(systems, suite, options, dims)
     suites = open_suites(suite, data, options, allow_partial)
     groups: dict[Any, dict[Any, System]] = {}  # by model, which is loaded once

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import InputError
-from ..evaluation.base import Encodes, EqualVectors, Evaluation, Report, Sample
+from ..errors import EqualVectors, InputError
+from ..evaluation.base import Encodes, Evaluation, Report, Sample
 from ..evaluation.labels import FEWEST, CrossFitted
 from ..evaluation.options import STSOptions
 from ..evaluation.significance import CANNOT_TELL, WORSE, scores_of
