@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn.functional import cosine_similarity
 
 from cse import InputError
@@ -18,6 +19,8 @@ from cse.data.classes import Classes, read_classes
 from cse.data.corpus import Corpus
 from cse.evaluation.base import Pairs
 from cse.losses.auxiliary import similarity_divergence
+from cse.training.callbacks import Callback
+from cse.training.loop import Trainer
 from cse.training.selection import Selector
 from cse.training.setup import prepare
 from cse.training.step.encode import Inputs, gathered_views
@@ -117,7 +120,7 @@ def test_an_epoch_has_all_rows_with_a_label_and_takes_turns_with_as_many_of_the_
 
 
 @pytest.mark.parametrize("changes", [{}, {"objective": "nt-xent"}, {"loss": "focal"}])
-def test_rows_with_the_same_label_are_not_negatives(learning, changes):
+def test_rows_with_the_same_label_are_not_negatives_nor_those_without_one_of_those_with_one(learning, changes):
     run = prepare(learning.replace(batch_size=24, **changes))
     in_float64(run)
     (batch,) = first_batches(run)
@@ -136,7 +139,7 @@ def test_rows_with_the_same_label_are_not_negatives(learning, changes):
             for other in columns:
                 for place, its in enumerate(labels):
                     is_positive = place == row and other != one
-                    if is_positive or its != label:
+                    if is_positive or (its != label and (its < 0) == (label < 0)):  # see Views.equal
                         s = cosine_similarity(views[one][row], views[other][place], dim=0)
                         focal = s * (s + margin * (not is_positive))
                         logits[other, place] = (focal if changes.get("loss") else s) / run.settings.loss.temperature
@@ -242,3 +245,20 @@ def test_an_encoder_that_loses_more_than_a_point_elsewhere_is_not_selected(dev, 
         (note,) = selector.notes()
         assert note.startswith(words)
         assert f"changed by {-0.8 if best else -1.2} points" in note
+
+
+def test_an_encoder_that_loses_too_much_is_averaged_with_the_base_as_little_as_suffices(learning, monkeypatch):
+    scored = iter([0.9, 0.85, 0.86, 0.895])  # before, at the end, and with a quarter and a half of the base
+    monkeypatch.setattr(Selector, "_scores", lambda selector: {"mrr": next(scored), "uniformity": -2.0})
+    run = prepare(learning.replace(max_steps=2), left_out=np.arange(0))
+    base = {name: each.clone() for name, each in run.state.encoder.state_dict().items()}
+    trainer = Trainer(run, World(), Callback())
+    result = trainer.run()
+    assert result.best_step == 2
+    assert result.after["mrr"] == 0.895
+    assert any("averaged with the base model (weight 50%)" in note for note in result.notes)
+    saved = load_file(result.folder / "best" / "model.safetensors")
+    trained = load_file(result.folder / "last" / "model.safetensors")
+    for name, weights in saved.items():
+        first = next(value for key, value in base.items() if key.endswith(name))
+        assert torch.allclose(weights, (first + trained[name]) / 2, atol=1e-6)

@@ -159,9 +159,9 @@ def hold_out(
 ) -> Split:
     """Splits a corpus into training rows and held-out rows for the label-free score.
 
-    At most 2000 rows, and at most 5 % of the rows to split, are held out; if labels teach the rows ``spared``, at most a
-    quarter of the others, of which an epoch takes only some. They have at least 8 words and distinct
-    texts, and have the smallest pseudo-random keys. If fewer than two rows qualify, none is held out. Excluded from
+    At most 2000 rows, and at most 5 % of the rows to split, are held out; if labels teach the rows ``spared``, at most
+    a quarter of the others, of which an epoch takes only some. They have at least 8 words and distinct texts, and have
+    the smallest pseudo-random keys. If fewer than two rows qualify, none is held out. Excluded from
     training are blank rows, and rows that share a text with a held-out row, in the corpus or in ``others`` (the
     positives of labelled pairs); texts are compared by their row keys (``cse.identity``). A text that is common joins
     no rows, and a row of the corpus with such a text is not held out. Fewer rows are held out if they and the rows

@@ -177,22 +177,22 @@ def merged_adapters(backbone: torch.nn.Module, adapters: str) -> Iterator[None]:
 
 
 class BaseWeights:
-    """A copy of an encoder's weights before training, to be averaged with its trained weights (WiSE-FT)."""
+    """A copy of an encoder's weights before training, to be averaged with its trained weights (WiSE-FT); without
+    ``wanted``, nothing is copied, and the share is 0."""
 
-    def __init__(self, encoder: SentenceEncoder, share: float) -> None:
-        self.share = share
-        self._base = [weights.detach().clone() for weights in _weights(encoder)] if share else []
+    def __init__(self, encoder: SentenceEncoder, wanted: bool) -> None:
+        self._base = [weights.detach().clone() for weights in _weights(encoder)] if wanted else []
 
     @contextmanager
     @torch.no_grad()
-    def merged(self, encoder: SentenceEncoder) -> Iterator[None]:
+    def merged(self, encoder: SentenceEncoder, share: float) -> Iterator[None]:
         """Sets the weights to (1 - share) * trained + share * base within the context, and restores them on exit."""
-        if not self.share:
+        if not share:
             yield
             return
         trained = [weights.detach().clone() for weights in _weights(encoder)]
         for weights, base in zip(_weights(encoder), self._base, strict=True):
-            weights.lerp_(base, self.share)
+            weights.lerp_(base, share)
         try:
             yield
         finally:

@@ -178,6 +178,18 @@ def compare_models(
     **settings: Any,
 ) -> list[Comparison]:
     """Compares the first list of models with each further list; see ``compare`` and ``evaluate``."""
+    return compare_results(evaluate_sides(sides, suite, data, seeds=seeds, **settings), seeds)
+
+
+def evaluate_sides(
+    sides: Sequence[Sequence[Any]],
+    suite: str | Sequence[str],
+    data: str | PathLike[str] | None,
+    *,
+    seeds: bool = False,
+    **settings: Any,
+) -> list[list[EvaluationResult]]:
+    """Returns the result of each model of each list; a model is evaluated once."""
     sizes = {len(side) for side in sides}
     if seeds and (len(sizes) > 1 or min(sizes) < 2):
         raise InputError("--seeds: every side must list the same number of checkpoints, at least two: A1,A2 B1,B2")
@@ -185,8 +197,13 @@ def compare_models(
         raise InputError("MODELS: at least two models are needed, one on each side; name another one")
     systems = [[as_system(model) for model in side] for side in sides]
     results = _evaluated([system for side in systems for system in side], suite, data, **settings)
-    encoded = [(result.precision, result.precision_reason) for result in results.values() if result.precision]
-    before, *others = ([results[system.key] for system in side] for side in systems)
+    return [[results[system.key] for system in side] for side in systems]
+
+
+def compare_results(sides: Sequence[Sequence[EvaluationResult]], seeds: bool) -> list[Comparison]:
+    """Compares the first list of results with each further list."""
+    encoded = [(each.precision, each.precision_reason) for side in sides for each in side if each.precision]
+    before, *others = sides
     comparisons = []
     for after in others:
         records: list[dict[str, Any]] = []

@@ -42,10 +42,13 @@ class Run:
     data: dict[str, Any]
     """Fingerprints of the corpus, the index and the files of methods; a resumed run must have the same ones."""
     index: RunIndex  # the TF-IDF index, if a method uses one
-    base: BaseWeights = field(init=False)  # the weights before training, for merge_with_base
+    base: BaseWeights = field(init=False)  # the weights before training, if those of the encoder are averaged with them
 
     def __post_init__(self) -> None:
-        self.base = BaseWeights(self.state.encoder, self.settings.optimisation.merge_with_base)
+        settings = self.settings
+        self.base = BaseWeights(
+            self.state.encoder, bool(settings.optimisation.merge_with_base or settings.methods.learn)
+        )
 
     @property
     def device(self) -> str:
@@ -53,12 +56,14 @@ class Run:
         return self.forward.device
 
     @contextmanager
-    def saved_weights(self) -> Iterator[None]:
-        """Context manager in which the encoder has the weights that are evaluated and saved."""
+    def saved_weights(self, share: float | None = None) -> Iterator[None]:
+        """Context manager in which the encoder has the weights that are evaluated and saved: averaged with those before
+        training, which have the weight ``share`` (default: ``merge_with_base``)."""
+        share = self.settings.optimisation.merge_with_base if share is None else share
         with ExitStack() as stack:
             for method in self.state.methods.values():
                 stack.enter_context(method.for_evaluation())
-            stack.enter_context(self.base.merged(self.state.encoder))
+            stack.enter_context(self.base.merged(self.state.encoder, share))
             yield
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -50,6 +50,8 @@ REMEDY = "lower --lr or raise --temperature"
 NEAR_CHANCE, SHARE_OF_THE_WAY = 3.0, 0.25
 # Points of Spearman's correlation x 100, or of MRR x 100, that an encoder may lose if labels teach it.
 MOST_LOST = 1.0
+# Weights of the base model in averages that are tried if the trained encoder loses more.
+SHARES = (0.25, 0.5, 0.75)
 # Above this MRR, hardly anything is left to gain.
 NEAR_CEILING = 0.95
 
@@ -76,6 +78,8 @@ class Selector:
     since their scores are compared with those of other programs. The embeddings of ``sample`` must be finite.
     """
 
+    STORED = ("records", "best_step", "share", "collapsed", "misses")
+
     def __init__(
         self,
         model: SentenceEncoder,
@@ -94,7 +98,7 @@ class Selector:
         self.sample = sample
         self.negatives = negatives or []
         self.records: list[dict[str, Any]] = []
-        self.best_step = 0
+        self.best_step, self.share = 0, 0.0  # the step of best/, and the weight of the base model in it if labels teach
         self.teaching = False  # whether labels teach: then, a step that loses at most MOST_LOST points is selected
         self.misses = 0  # number of evaluations since an encoder was last selected
         self.collapsed: list[int] = []
@@ -103,12 +107,11 @@ class Selector:
     def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.float64]]]:
         """Returns what ``restore`` needs: values that can be serialised to JSON, and arrays."""
         arrays = {f"vectors.{i}": vector for i, vector in enumerate(self.vectors)}
-        return {name: getattr(self, name) for name in ("records", "best_step", "collapsed", "misses")}, arrays
+        return {name: getattr(self, name) for name in self.STORED}, arrays
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
         """Restores what ``state`` returned."""
-        self.records, self.best_step = values["records"], values["best_step"]
-        self.collapsed, self.misses = values["collapsed"], values["misses"]
+        vars(self).update({name: values[name] for name in self.STORED})
         self.vectors = [arrays[f"vectors.{i}"] for i in range(len([k for k in arrays if k.startswith("vectors.")]))]
 
     @property
@@ -126,8 +129,17 @@ class Selector:
         """Metric by which encoders are evaluated: ``spearman``, ``mrr``, or None without evaluation data."""
         return "spearman" if self.pairs else "mrr" if self.held_out else None
 
-    def score(self, step: int) -> tuple[dict[str, Any], bool]:
-        """Evaluates the encoder; returns its scores by name, and whether it is selected as best/."""
+    def shares(self, step: int, share: float) -> Iterator[float]:
+        """Yields the weights of the base model with which the encoder of a step is scored until one is selected: that
+        of the run and, if labels teach, larger ones, as long as the encoder has not collapsed."""
+        yield share
+        if self.teaching and step and step not in self.collapsed:
+            yield from (each for each in SHARES if each > share)
+
+    def score(self, step: int, share: float = 0.0) -> tuple[dict[str, Any], bool]:
+        """Evaluates the encoder, which is averaged with the base model with the weight ``share``; returns its scores by
+        name, and whether it is selected as best/. Of several scores of one step, that of best/ is kept, or the
+        first."""
         try:
             record, keep = self._scored(step)
         except NotFinite:
@@ -135,18 +147,20 @@ class Selector:
                 raise
             record, keep = {name: math.nan for name in self.records[0] if name != "step"}, False
             self.collapsed.append(step)
-        self.records.append({"step": step, **record})
         if self.teaching and step:
-            keep = step not in self.collapsed and not self.lost() > MOST_LOST
-        self.misses = 0 if keep else self.misses + 1
+            keep = step not in self.collapsed and not self.lost(record) > MOST_LOST
+        again = bool(self.records) and self.records[-1]["step"] == step
+        if keep or not again:
+            self.records[len(self.records) - again :] = [{"step": step, **record}]
+            self.misses = 0 if keep else self.misses + 1
         if keep:
-            self.best_step = step
+            self.best_step, self.share = step, share
         return record, keep
 
-    def lost(self) -> float:
-        """Returns by how many points the score of the last evaluation is below that before training."""
+    def lost(self, record: Mapping[str, Any]) -> float:
+        """Returns by how many points a score is below that before training."""
         scale = 100 if self.metric == "mrr" else 1
-        first, last = (record.get(self.metric or "", math.nan) for record in (self.records[0], self.records[-1]))
+        first, last = (each.get(self.metric or "", math.nan) for each in (self.records[0], record))
         return scale * float(first - last)
 
     def fault(self, texts: Sequence[str]) -> str:
@@ -221,8 +235,10 @@ class Selector:
         last = self.records[-1]["step"]
         if self.teaching and self.metric and last and last not in self.collapsed:
             what = "Spearman's correlation on the development set" if self.pairs else "the MRR of halves of sentences"
-            change = f"{what} changed by {-self.lost():+.1f} points up to step {last}"
             name = f"step {self.best_step}" if self.best_step else "the encoder before training"
+            if self.best_step and self.share:
+                name += f", averaged with the base model (weight {self.share:.0%})"
+            change = f"{what} changed by {-self.lost(self.records[-1]):+.1f} points up to step {last}"
             return [f"best/ is {name}: {change}; at most {MOST_LOST:g} may be lost for the labels."]
         if self.pairs:
             notes = []

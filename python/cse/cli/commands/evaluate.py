@@ -333,17 +333,21 @@ def compare_by_labels(
     as_json: bool,
     markdown: bool,
 ) -> None:
-    """Compares models by a column of labels, and prints a verdict for each pair."""
-    from ...evaluation import verdict
+    """Compares models by a column of labels, and prints a verdict for each pair and, except with seeds, what each model
+    costs and which is recommended."""
+    from ...evaluation import choice, verdict
     from ...evaluation.labels import Labels
-    from ...evaluation.run import open_suites
+    from ...evaluation.run import compare_results, evaluate_sides, open_suites, opened
     from ...training.comparing import check_apart
     from ...training.folder.find import run_of
 
     (suite,) = open_suites("labels", data, about["options"]).values()
+    assert isinstance(suite, Labels)
     runs = dict.fromkeys(run_of(str(system.model)) for side in sides for system in side)
-    notes = [check_apart(run, suite, data) for run in runs if run and isinstance(suite, Labels)]
-    results = compared(sides, ["labels"], data, about)
+    notes = [check_apart(run, suite, data) for run in runs if run]
+    with progress_of("evaluating", "texts") as progress:
+        evaluated = evaluate_sides(sides, ["labels"], data, progress=progress, **about)
+    results = compare_results(evaluated, about["seeds"])
     words = [
         verdict.conclude(
             each.tasks, ["rows"] * len(each.tasks), [*filter(None, notes), *each.notes], each.beside
@@ -351,14 +355,33 @@ def compare_by_labels(
         for each in results
     ]
     found = list(zip(names[1:], results, words, strict=True))
+    costs: list[choice.Cost] = []
+    advice = ""
+    if not about["seeds"]:
+        loading = {name: about[name] for name in ("pooler", "prompt", "device", "precision", "threads")}
+        costs = [choice.cost_of(opened(system, **loading), suite.texts.texts) for (system,) in sides]
+        advice = choice.recommend(names, [each.reports["labels"] for (each,) in evaluated], costs)
     if as_json:
         records = [{"a": names[0], "b": name, "tasks": each.tasks, "verdict": word} for name, each, word in found]
-        printing.result({**what_compares(about, results), "comparisons": records}, True, [])
+        listed = [{"model": name, **vars(cost)} for name, cost in zip(names, costs, strict=bool(costs))]
+        record = {**what_compares(about, results), "comparisons": records, "costs": listed, "advice": advice}
+        printing.result(record, True, [])
         return
     for name, _, word in found:
         lines = ["", verdict.markdown(word)] if markdown else verdict.lines(word)
         printing.echo("\n".join([f"{name} against {names[0]}:", *lines]))
     print_what_compares(about, results)
+    if costs:
+        rows = [
+            {
+                "model": name,
+                "seconds for 1,000 rows": f"{cost.seconds:.2f}",
+                "MB on disk": "" if math.isnan(cost.megabytes) else f"{cost.megabytes:,.0f}",
+            }
+            for name, cost in zip(names, costs, strict=True)
+        ]
+        printing.table(rows, markdown=markdown)
+        printing.echo(advice)
 
 
 def compare_by_runs(models: Sequence[str], ranked: Ranking, encoder: Evaluated, as_json: bool, markdown: bool) -> None:
