@@ -7,7 +7,7 @@ trains on as on others, all rows could judge. For each data set of ``benches/ver
 are trained on and as many others are judged. The program prints the gain of the former minus that of the latter, by
 neighbours and by logistic regression, and pools these differences over sets and seeds, with a 95 % interval of a
 bootstrap over rows, within labels. All rows may judge if it lies within +-0.5 points; else held-out rows do. The
-vectors are stored in --work, and an interrupted program continues.
+vectors are stored in --work, those of ``verdict.py`` too, and an interrupted program continues.
 """
 
 from __future__ import annotations
@@ -23,29 +23,15 @@ os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 import numpy as np
 import numpy.typing as npt
 
-import cse
 from cse.evaluation.labels import FEWEST, samples_of
 from cse.evaluation.significance import resampled_means, strata_of, weights_of
 from cse.io import write_text
-from verdict import TRAINED, read
+from verdict import TRAINED, chosen, encoded
 
 WITHIN, RESAMPLES = 0.5, 2000
 FILE = Path(__file__).parent / "results" / "power.json"
 
 Vector = npt.NDArray[np.float64]
-
-
-def encoded(work: Path, name: str, seed: int | None, texts: list[str]) -> npt.NDArray[np.float32]:
-    """Returns the vectors of the texts before training (seed None), or after training on the first half of them."""
-    file = work / f"power-{name}-{'before' if seed is None else seed}.npy"
-    if not file.exists():
-        model: Any = "minilm"
-        if seed is not None:
-            config = cse.TrainConfig(model="minilm", seed=seed, threads=1, output=str(work / "runs"))
-            model = cse.train(config, texts=texts[: len(texts) // 2]).folder / "best"
-        np.save(file, cse.Encoder(model, device="cpu").encode(texts))
-    stored: npt.NDArray[np.float32] = np.load(file)
-    return stored
 
 
 def gains(
@@ -75,14 +61,13 @@ def main() -> None:
     cells: dict[str, dict[str, list[float]]] = {}
     shuffle = np.random.default_rng(0)  # breaks the link of the resamples of the two halves
     for name in options.only:
-        rows = read(options.data, name)
-        rows = [rows[place] for place in np.random.default_rng(0).permutation(len(rows))][: 2 * TRAINED[name]]
-        names, half = sorted({label for _, label in rows}), len(rows) // 2
-        labels = np.array([names.index(label) for _, label in rows], dtype=np.int64)
-        before = encoded(options.work, name, None, [text for text, _ in rows])
+        rows, labels = chosen(options.data, name)
+        half = TRAINED[name]
+        before = encoded(options.work, name, "before", rows, 1)
         for seed in options.seeds:
-            after = encoded(options.work, name, seed, [text for text, _ in rows])
-            trained, unseen = (gains(before[part], after[part], labels[part]) for part in (np.s_[:half], np.s_[half:]))
+            after = encoded(options.work, name, f"seed{seed}", rows, 1)
+            parts = np.s_[:half], np.s_[half : 2 * half]
+            trained, unseen = (gains(before[part], after[part], labels[part]) for part in parts)
             for task, (gain, draws) in trained.items():
                 other, others = unseen[task]
                 pooled.setdefault(task, []).append((gain - other, draws - shuffle.permutation(others)))

@@ -61,10 +61,19 @@ def read(data: Path, name: str) -> list[tuple[str, str]]:
     ]
 
 
-def encoded(work: Path, name: str, label: str, rows: list[tuple[str, str]], threads: int) -> Vectors:
-    """Returns the vectors of the rows that are not trained on: before training, of a seed, or of the model made worse.
+def chosen(data: Path, name: str) -> tuple[list[tuple[str, str]], npt.NDArray[np.int64]]:
+    """Returns rows of a data set in random order, those to train on first, and the numbers of their labels."""
+    rows = read(data, name)
+    rows = [rows[place] for place in np.random.default_rng(0).permutation(len(rows))]
+    rows = rows[: TRAINED[name] + POOL + LARGE]
+    names = sorted({label for _, label in rows})
+    return rows, np.array([names.index(label) for _, label in rows], dtype=np.int64)
 
-    The encoder is trained first unless the vectors are stored.
+
+def encoded(work: Path, name: str, label: str, rows: list[tuple[str, str]], threads: int) -> Vectors:
+    """Returns the vectors of all rows: before training, of a seed, or of the model made worse.
+
+    The encoder is trained on the first ``TRAINED`` rows, unless the vectors are stored.
     """
     file = work / f"{name}-{label}.npy"
     if file.exists():
@@ -79,7 +88,7 @@ def encoded(work: Path, name: str, label: str, rows: list[tuple[str, str]], thre
         )
         texts = [text for text, _ in rows[: TRAINED[name]]]
         model = cse.train(config, texts=texts).folder / "best"
-    vectors: Vectors = cse.Encoder(model, device="cpu").encode([text for text, _ in rows[TRAINED[name] :]])
+    vectors: Vectors = cse.Encoder(model, device="cpu").encode([text for text, _ in rows])
     np.save(file, vectors)
     return vectors
 
@@ -141,17 +150,14 @@ def main() -> None:
     for name, label in jobs:
         if label in stored.get(name, {}):
             continue
-        rows = read(options.data, name)
-        rows = [rows[place] for place in np.random.default_rng(0).permutation(len(rows))]
-        rows = rows[: TRAINED[name] + POOL + LARGE]
-        names = sorted({label for _, label in rows})
-        labels = np.array([names.index(label) for _, label in rows[TRAINED[name] :]], dtype=np.int64)
-        before = encoded(options.work, name, "before", rows, options.threads)
+        rows, labels = chosen(options.data, name)
+        others = TRAINED[name]
+        before, labels = encoded(options.work, name, "before", rows, options.threads)[others:], labels[others:]
         if label == "noise":
             after = (unit(before) + np.random.default_rng(1).normal(0, 1e-3, before.shape)).astype(np.float32)
         else:
-            after = encoded(options.work, name, label, rows, options.threads)
-        counts = {"trained rows": TRAINED[name], "rows": len(labels)}
+            after = encoded(options.work, name, label, rows, options.threads)[others:]
+        counts = {"trained rows": others, "rows": len(labels)}
         record = {**counts, **judge_cell(before, after, labels, same=label == "noise")}
         stored.setdefault(name, {})[label] = record
         write_text(options.json, json.dumps(stored, indent=1) + "\n")

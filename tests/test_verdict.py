@@ -12,8 +12,8 @@ from cse import Callback, InputError, train
 from cse.data import readers
 from cse.data.classes import likely_labels, read_classes
 from cse.data.corpus import Corpus
-from cse.evaluation import verdict
-from cse.evaluation.base import Pairs, Sample
+from cse.evaluation import choice, verdict
+from cse.evaluation.base import Pairs, Report, Sample
 from cse.evaluation.geometry import PairSearch, unit
 from cse.evaluation.labels import (
     LabelledTexts,
@@ -342,6 +342,9 @@ def test_the_commands_print_the_verdict(base, labelled, tiny_bert, tmp_path, mon
     shown = command(*compared, *flags).stdout
     assert "label of 10 nearest neighbours" in shown
     assert "400 rows" in shown
+    assert "seconds for 1,000 rows" in shown
+    assert shown.splitlines()[-1].startswith(("cannot tell which is better: keep", "recommended:"))
+    assert [each["model"] for each in json.loads(held_out.stdout)["costs"]] == [tiny_bert, "runs/run"]
     for arguments, message in (
         ([*compared, *flags[2:]], "--labels needs --column"),
         ([*compared, *flags[:2]], "--column has no effect without --labels or --queries"),
@@ -566,3 +569,19 @@ def test_a_column_of_scores_is_that_of_one_judge(base, labelled, short_corpus, t
     for name, places in (("first", [False, True]), ("second", [False, True]), ("third", [True, False])):
         scores = [cell.strip() for cell in row[name].split("│")[3:-2]]
         assert [cell == "-" for cell in scores] == places
+
+
+def test_the_cheapest_encoder_that_is_not_worse_than_the_best_is_recommended():
+    def report(right):
+        return Report([], samples=[Sample("labels", 100.0 * (np.arange(200) % 100 < right), unit="rows")])
+
+    def advice(rights, seconds):
+        costs = [choice.Cost(each, 80.0) for each in seconds]
+        return choice.recommend([f"m{number}" for number in range(len(rights))], list(map(report, rights)), costs)
+
+    assert advice((70, 71, 69), (3.0, 1.0, 2.0)) == "recommended: m1, which has the highest score"
+    assert advice((70, 71, 69), (1.0, 3.0, 2.0)) == "cannot tell which is better: keep m0, the fastest"
+    assert advice((40, 90, 89), (1.0, 9.0, 2.0)) == (
+        "recommended: m2, the fastest that is not worse than m1, which has the highest score"
+    )
+    assert advice((40, 90), (1.0, 9.0)) == "recommended: m1, which has the highest score; the faster ones are worse"
