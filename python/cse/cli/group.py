@@ -97,12 +97,13 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="cse")
 def cli() -> None:
-    """Train contrastive sentence embeddings on an unlabelled corpus.
+    """Train contrastive sentence embeddings on a corpus, with labels or without, and judge them on it.
 
     \b
-    cse build-tfidf corpus.txt          build the index         -> tfidf/
-    cse train --loss focal --una        train an encoder        -> runs/<name>/
-    cse eval runs/<name>/best --data DIR                        evaluate it on STS
+    cse train sample --una                                      train an encoder        -> runs/<name>/
+    cse train table.csv --column text --labels label            the labels judge it: better, worse or cannot tell
+    cse train table.csv --column text --labels label --learn    a few labels also teach it
+    cse compare runs/one runs/two                               is the second run better?
     """
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
 
-from ..errors import InputError, first_line
+from ..errors import InputError, first_line, shortened
 
 MAX_LINE_BYTES = 1 << 20
 # Beginnings of files that are not tables of text, whatever their name says.
@@ -144,6 +144,13 @@ def column_names(path: str, wanted: str | None = None) -> list[str]:
         if has_header_line(path):
             names = next(csv_records(path), (1, []))[1]
             "".join(names).encode("utf8")
+            used = next((sign for sign in ";\t|" if len(names) == 1 and sign in names[0]), None)
+            if used and _kind(path) == ".csv":
+                sign = {"\t": "a tab"}.get(used, repr(used))
+                raise InputError(
+                    f"{path}: its columns are separated by {sign}, not by a comma; save it with commas, or as a .tsv file "
+                    "with tabs"
+                )
             return names
         fields: dict[str, None] = {}
         for _, record in islice(json_records(path), RECORDS if wanted is None else None):
@@ -224,7 +231,8 @@ class Column:
 
     def __init__(self, path: str, column: str | None, flag: str = "--column") -> None:
         names = column_names(path, column)
-        listed = ", ".join(dict.fromkeys(names[:20])) + (", ..." if len(names) > 20 else "")
+        first = dict.fromkeys(shortened(name, 60) for name in names[:20])
+        listed = ", ".join(first) + (", ..." if len(names) > 20 else "")
         if column is None:
             raise InputError(f"{path}: is a table; use {flag} to name the column that holds the sentences: {listed}")
         if column not in names:

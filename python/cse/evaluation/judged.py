@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any
 
 import numpy as np
 
-from ..data import readers
+from ..data import readers, tables
 from ..data.corpus import Corpus
 from ..errors import InputError, shown
 from ..io import dumps
@@ -52,6 +53,11 @@ def pool(old: Rankings, new: Rankings, seed: int = 0) -> dict[str, list[str]]:
 def read_judgements(path: str | PathLike[str]) -> dict[tuple[str, str], int]:
     """Reads a table with the columns ``COLUMNS``; rows whose last column is empty are left out."""
     columns = []
+    names = tables.column_names(os.fspath(path))
+    if missing := [name for name in COLUMNS if name not in names]:
+        raise InputError(
+            f"{path}: the first line must name the columns {', '.join(COLUMNS)}, and lacks {', '.join(missing)}"
+        )
     for name in COLUMNS:
         rows = Corpus.read(readers.resolve(path, name, "--judged"))
         columns.append(rows.take(range(len(rows))))

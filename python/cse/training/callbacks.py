@@ -115,6 +115,18 @@ def score_text(record: dict[str, Any]) -> str:
     return ", ".join(parts) or "not scored"
 
 
+def meanings(record: dict[str, Any]) -> str:
+    """Returns what the scores of an evaluation mean, other than Spearman's correlation; "" if there are no others."""
+    halves = "spearman" not in record
+    parts = {
+        "mrr": "MRR, the mean reciprocal rank with which the halves of held-out sentences find each other (1: first)",
+        "alignment": f"alignment, the mean squared distance of {'these halves' if halves else 'pairs with high scores'}",
+        "uniformity": "uniformity, which is lower if embeddings are more spread out",
+    }
+    listed = [text for name, text in parts.items() if name in record]
+    return f"scores: {'; '.join(listed)}" if listed else ""
+
+
 def header(facts: dict[str, str], verbose: bool = False) -> list[str]:
     """Returns the lines that describe a run before training, from ``Run.facts``; without ``verbose`` the main ones."""
     if not verbose:
@@ -187,6 +199,8 @@ class ProgressCallback(Callback):
     def on_evaluate(self, step: int, record: dict[str, Any]) -> None:
         """Prints the scores, and shows the main one next to the bar."""
         self._score = score_text(record).partition(" +-")[0].partition(",")[0]
+        if not step and (text := meanings(record)):
+            self.display.print(text)
         self.display.print(f"{f'step {step:,}' if step else 'before training'}: {score_text(record)}")
 
     def on_interrupt(self, why: str) -> None:

@@ -311,15 +311,18 @@ class Trainer:
             return 0.0
         began = time.perf_counter()
         self.callback.on_status("evaluating")
-        for share in state.selector.shares(state.step, run.settings.optimisation.merge_with_base):
+        usual, keep = run.settings.optimisation.merge_with_base, False
+        for share in state.selector.shares(state.step, usual):
             with run.saved_weights(share):
                 _, keep = state.selector.score(state.step, share)
-                if keep:
-                    outputs.save(run, "best")
-                    if state.step == 0 and run.judge.evaluations:
-                        run.judge.before = samples_of(run.judge.reports(outputs.load_best(run)))
-                    break
-        self.callback.on_evaluate(state.step, state.selector.records[-1])
+            if keep:
+                break
+        with run.saved_weights(state.selector.share if keep else usual):
+            self.callback.on_evaluate(state.step, state.selector.records[-1])
+            if keep:
+                outputs.save(run, "best")
+                if state.step == 0 and run.judge.evaluations:
+                    run.judge.before = samples_of(run.judge.reports(outputs.load_best(run)))
         return time.perf_counter() - began
 
     def out_of_patience(self) -> bool:
