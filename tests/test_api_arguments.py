@@ -7,6 +7,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from transformers import AutoTokenizer
 
+import cse
 from cse import Encoder, InputError, SearchIndex
 from cse.encoder.light import LightEncoder
 from cse.encoder.onnx_export import export_onnx
@@ -70,6 +71,9 @@ def test_passages_are_counted_in_the_tokens_of_light_encoders(tmp_path, tiny_ber
     ("message", "call"),
     [
         ("similarity: a list of texts", lambda e: e.similarity("a", "b")),
+        (r"similarity: embeddings must be of shape", lambda e: e.similarity(np.array(1.0), np.ones((2, 3)))),
+        ("suite: a list of names of suites", lambda e: cse.evaluate(e, np.array("sts"), "x")),
+        ("data: a path was expected", lambda e: cse.evaluate(e, "sts", np.array("x"))),
         ("texts: a list of texts was expected, not one ndarray", lambda e: e.encode(np.array("a"))),
         ("truncate_dim 99: the embeddings", lambda e: e.encode(["a"], truncate_dim=99)),
         ("batch_size: must be an integer", lambda e: e.encode(["a"], batch_size=True)),

@@ -407,6 +407,9 @@ class Encoder(TextEncoder, SentenceTransformer):
             side if isinstance(side, (np.ndarray, torch.Tensor)) else check_list(side, "similarity", "texts")
             for side in (embeddings1, embeddings2)
         )
+        for side in (left, right):
+            if not isinstance(side, list) and side.ndim not in (1, 2):
+                raise InputError(f"similarity: embeddings must be of shape (n, D) or (D,), got {tuple(side.shape)}")
         if not any(isinstance(side, list) and side and isinstance(side[0], str) for side in (left, right)):
             return super().similarity(left, right)
         first, second = self.encode(left), self.encode(right)
