@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.functional import cosine_similarity
 
-from cse import InputError
+from cse import InputError, train
 from cse.augment import AUGMENTATIONS
 from cse.augment.base import Draws
 from cse.augment.same_label import SameLabel, SameLabelOptions
@@ -20,7 +20,7 @@ from cse.data.corpus import Corpus
 from cse.evaluation.base import Pairs
 from cse.losses.auxiliary import similarity_divergence
 from cse.training.callbacks import Callback
-from cse.training.loop import Trainer
+from cse.training.loop import Trainer, resumed_config
 from cse.training.selection import Selector
 from cse.training.setup import prepare
 from cse.training.step.encode import Inputs, gathered_views
@@ -238,7 +238,7 @@ def test_an_encoder_that_loses_more_than_a_point_elsewhere_is_not_selected(dev, 
         selector = Selector(None, pairs if dev else {}, [] if dev else ["a sentence"])
         selector.teaching = True
         records = [{metric: scores[0], "uniformity": -2.0}, {metric: last, "uniformity": -2.0}]
-        monkeypatch.setattr(selector, "_scored", lambda step, records=records: (records.pop(0), step == 0))
+        monkeypatch.setattr(selector, "_scored", lambda step, records=records: (records.pop(0), step == 0, None))
         selector.score(0)
         assert selector.score(60)[1] == (best > 0)
         assert selector.best_step == best
@@ -262,3 +262,46 @@ def test_an_encoder_that_loses_too_much_is_averaged_with_the_base_as_little_as_s
     for name, weights in saved.items():
         first = next(value for key, value in base.items() if key.endswith(name))
         assert torch.allclose(weights, (first + trained[name]) / 2, atol=1e-6)
+
+
+def test_encoders_of_a_label_may_score_less_than_earlier_ones_which_counts_for_patience(monkeypatch):
+    selector = Selector(None, {"dev": Pairs(np.arange(3.0), ["a", "b", "c"], ["d", "e", "f"])}, [])
+    selector.teaching = True
+    scores = iter([80.0, 81.0, 80.5, 80.2, 81.5])
+    monkeypatch.setattr(selector, "_scored", lambda step: ({"spearman": next(scores)}, step == 0, None))
+    misses = []
+    for step in range(5):
+        assert selector.score(step)[1]  # each loses less than a point
+        misses.append(selector.misses)
+    assert misses == [0, 0, 1, 2, 0]
+
+
+def test_neighbours_are_those_of_the_selected_encoder(learning, monkeypatch):
+    run = prepare(learning.replace(max_steps=2), left_out=np.arange(0))
+    monkeypatch.setattr(Selector, "_scores", lambda selector: {"mrr": 0.9 - 0.1 * len(seen), "uniformity": -2.0})
+    seen = []
+    monkeypatch.setattr(Selector, "lost", lambda selector, record: seen.append(record) or 10.0)
+    result = Trainer(run, World(), Callback()).run()
+    assert len(seen) == 5  # the trained encoder, three averages, and the note
+    assert result.best_step == 0
+    assert result.neighbours == []
+
+
+def test_few_labels_in_a_large_table_can_be_learned_with_dropout(learning, tmp_path, sample_rows):
+    rows = [(f"{text} {number}", "") for number, text in enumerate(sample_rows * 30)][:6001]
+    for number in range(1, 42, 2):  # of which no sample of every third row has one
+        rows[number * 3 - 1] = (rows[number * 3 - 1][0], "ab"[number % 4 // 2])
+    corpus = write_table(tmp_path / "large.csv", rows)
+    run = prepare(learning.replace(corpus=corpus, positive="dropout", loss_terms=()))
+    assert len(run.batches.rows_of(0)) == 42
+
+
+def test_a_resumed_run_has_the_labels_with_which_it_began(learning, sample_rows):
+    config = learning.replace(corpus=(), column=None, max_steps=2)
+    texts = sample_rows[:100]
+    labels = ["ab"[number % 2] if number < 40 else None for number in range(100)]
+    folder = train(config.replace(folds=0), texts=texts, labels=labels).folder
+    longer = resumed_config(folder, {"max_steps": 3})
+    with pytest.raises(InputError, match="the column of labels has changed since the run began"):
+        train(longer, resume=folder, texts=texts, labels=labels[::-1])
+    assert train(longer, resume=folder, texts=texts, labels=labels).steps == 3

@@ -173,9 +173,9 @@ def test_one_unit_has_no_p_value_and_a_note():
     significance.adjust([record])
     assert "p" not in record
     assert record["verdict"] == "cannot tell"
-    assert record["note"] == "1 of the queries: no interval and no p"
+    assert record["note"] == "1 of the examples: no interval and no p"
     (record,) = significance.compare([samples_report([1.0, 2.0, 0.0])], [samples_report([2.0, 3.5, 2.0])], seeds=False)
-    assert record["note"] == "3 queries: t-test, p is at least 0.25"
+    assert record["note"] == "3 examples: few, so that p is at least 0.25"
     assert record["p"] >= 0.25
     (record,) = significance.compare([samples_report([1.0])] * 2, [samples_report([2.0])] * 2, seeds=True)
     assert record["p"] == 0.5  # two seeds with equal differences

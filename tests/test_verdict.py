@@ -5,6 +5,8 @@ import json
 import math
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from cse import Callback, InputError, train
 from cse.data import readers
 from cse.data.classes import likely_labels, read_classes
 from cse.data.corpus import Corpus
+from cse.errors import EqualVectors
 from cse.evaluation import choice, verdict
 from cse.evaluation.base import Pairs, Report, Sample
 from cse.evaluation.geometry import PairSearch, unit
@@ -26,7 +29,8 @@ from cse.evaluation.labels import (
     visible,
 )
 from cse.evaluation.significance import scores_of
-from cse.training.selection import halve
+from cse.training.loop import resumed_config
+from cse.training.selection import Selector, halve
 from cse.training.setup import prepare
 from runs import weights
 from test_evaluation import Table
@@ -180,6 +184,10 @@ def test_columns_that_look_like_labels_are_named(base, labelled, tmp_path, sampl
     run = prepare(base.replace(corpus=path, column="text"))
     assert "kind (2 values) may be a column of labels: --labels COLUMN" in run.facts["labels"]
     assert "--labels kind" in run.judge.advice
+    columns = {"text": list(sample_rows[:40]), "kind": ["a", "b"] * 20, "image": [b"a", b"b"] * 20}
+    columns["day"] = pa.array([10**6, 10**7] * 20, pa.date32())  # beyond the year 9999
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    assert likely_labels(Corpus.read(readers.resolve(str(tmp_path / "t.parquet"), "text"))) == {"kind": 2}
     judged = prepare(base.replace(corpus=path, column="text", labels="kind", name="other"))
     assert "60 rows judge: if one in ten of them changes" in judged.facts["labels"]
     lines = prepare(base.replace(corpus=path, column="text", labels="id", name="ids")).judge
@@ -344,7 +352,7 @@ def test_the_commands_print_the_verdict(base, labelled, tiny_bert, tmp_path, mon
     assert "400 rows" in shown
     assert "seconds for 1,000 rows" in shown
     assert shown.splitlines()[-1].startswith(("cannot tell which is better: keep", "recommended:"))
-    assert [each["model"] for each in json.loads(held_out.stdout)["costs"]] == [tiny_bert, "runs/run"]
+    assert [each["model"] for each in json.loads(held_out.stdout)["costs"]] == [str(tiny_bert), "runs/run"]
     for arguments, message in (
         ([*compared, *flags[2:]], "--labels needs --column"),
         ([*compared, *flags[:2]], "--column has no effect without --labels or --queries"),
@@ -379,7 +387,7 @@ def test_few_rows_and_few_changes_do_not_decide():
     found = verdict.judge([two[0]], [two[1]])
     assert found.word == "cannot tell"
     assert "visible" not in found.measures[0]
-    assert found.notes == ["measure: 2 queries: t-test, p is at least 0.5"]
+    assert found.notes == ["measure: 2 queries: few, so that p is at least 0.5"]
 
 
 def test_a_run_ends_even_if_its_encoder_cannot_be_judged(base, labelled, monkeypatch):
@@ -585,3 +593,31 @@ def test_the_cheapest_encoder_that_is_not_worse_than_the_best_is_recommended():
         "recommended: m2, the fastest that is not worse than m1, which has the highest score"
     )
     assert advice((40, 90), (1.0, 9.0)) == "recommended: m1, which has the highest score; the faster ones are worse"
+
+
+def test_equal_vectors_on_a_development_set_are_a_collapse_and_the_run_ends(base, tmp_path, monkeypatch, sample_rows):
+    pairs = [f"{number % 6}\t{sample_rows[number]}\t{sample_rows[number + 1]}" for number in range(0, 60, 2)]
+    (tmp_path / "dev.tsv").write_text("\n".join(pairs), encoding="utf8")
+    scored = []
+
+    def scores(selector):
+        scored.append(None)
+        if len(scored) > 1:
+            raise EqualVectors("the vectors of all texts are equal")
+        return {"spearman": 50.0, "alignment": 0.1, "uniformity": -2.0}
+
+    monkeypatch.setattr(Selector, "_scores", scores)
+    result = train(base.replace(dev=(str(tmp_path / "dev.tsv"),), max_steps=2), texts=sample_rows[:100])
+    assert result.best_step == 0
+    assert math.isnan(result.after["spearman"])
+    assert (result.folder / "last").is_dir()
+
+
+def test_encoders_of_folds_are_trained_again_if_the_run_is_longer(base, few, monkeypatch):
+    monkeypatch.setattr("cse.training.selection.MOST_LOST", 1e9)
+    config = learning(base, few, max_steps=2, batch_size=4, folds=2, name="run")
+    result = train(config)
+    (result.folder / "folds").mkdir()
+    (result.folder / "folds" / "1.json").write_text("{}", encoding="utf8")
+    longer = resumed_config(result.folder, {"max_steps": 4})
+    assert train(longer, resume=result.folder).steps == 4  # {} holds no samples

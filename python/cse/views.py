@@ -157,7 +157,7 @@ class Views:
             first = self.embeddings[one]
             return torch.zeros(len(first), len(self.embeddings[other]), dtype=torch.bool, device=first.device)
         result = equal_texts(self.keys, [name for name in self.named("anchor") if name in self.keys], one, other)
-        if self.taught is not None and result.shape == (len(self.taught),) * 2:
+        if self.taught is not None and TEXTS.fullmatch(one) and TEXTS.fullmatch(other):
             result |= self.taught[:, None] != self.taught  # a row without a label may have that of any other
         return result
 

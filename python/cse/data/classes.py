@@ -109,11 +109,24 @@ def likely_labels(corpus: Corpus) -> dict[str, int]:
     found: dict[str, int] = {}
     file = corpus.files[0]
     path = readers.find_again(file.path)
-    names = [] if file.column is None else tables.column_names(path)
+    names = [] if file.column is None else tables.plain_columns(path)
     for name in names[:100] if len(set(names)) == len(names) else []:
-        first = islice(tables.column_values(path, name), SAMPLE_ROWS)
-        values = [value for value in map(str.strip, first) if value] if name != file.column else []
+        values = _short_values(path, name) if name != file.column else []
         distinct = set(values)
-        if 2 <= len(distinct) <= min(100, len(values) // 5) and max(map(len, distinct)) <= LONGEST:
+        if 2 <= len(distinct) <= min(100, len(values) // 5):
             found[name] = len(distinct)
     return found
+
+
+def _short_values(path: str, name: str) -> list[str]:
+    """Returns the first values of a column that are not blank; none if one is long, or cannot be read."""
+    values = []
+    try:
+        for value in map(str.strip, islice(tables.column_values(path, name), SAMPLE_ROWS)):
+            if len(value) > LONGEST:
+                return []
+            if value:
+                values.append(value)
+    except InputError:
+        return []
+    return values

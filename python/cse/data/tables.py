@@ -148,8 +148,8 @@ def column_names(path: str, wanted: str | None = None) -> list[str]:
             if used and _kind(path) == ".csv":
                 sign = {"\t": "a tab"}.get(used, repr(used))
                 raise InputError(
-                    f"{path}: its columns are separated by {sign}, not by a comma; save it with commas, or as a .tsv file "
-                    "with tabs"
+                    f"{path}: its columns are separated by {sign}, not by a comma; save it with commas, or as a .tsv "
+                    "file with tabs"
                 )
             return names
         fields: dict[str, None] = {}
@@ -158,6 +158,25 @@ def column_names(path: str, wanted: str | None = None) -> list[str]:
             if wanted in fields:
                 break
         return list(fields)
+
+
+def plain_columns(path: str) -> list[str]:
+    """Returns the names of the columns of a table, of a .parquet file only those of text, integers or truth values."""
+    if _kind(path) != ".parquet":
+        return column_names(path)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with _naming(path):
+        schema = pq.read_schema(path)
+    tests = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_integer,
+        pa.types.is_boolean,
+        pa.types.is_dictionary,
+    )
+    return [field.name for field in schema if any(test(field.type) for test in tests)]
 
 
 def _cells(path: str, column: str, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Any]]:

@@ -297,7 +297,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> list[dict[str, Any]]:
     """Compares two sides, each with one report of the same evaluation per checkpoint, over seeds or over examples. The
     records are those of ``cse.Comparison``, without ``p_holm`` and ``verdict``, which ``adjust`` adds, and with a
-    remark ``note`` if there are few units (seeds, queries or clusters of sentences)."""
+    remark ``note`` if there are few units (seeds, examples or clusters of sentences)."""
     records: list[dict[str, Any]] = []
     if not before[0].samples:
         return [record for row in range(len(before[0].rows)) for record in plain_differences(before, after, row)]
@@ -316,9 +316,9 @@ def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> l
         if sample.classes is not None:
             record["by_rows"] = [float(np.mean(side)) for side in (old, new)]
         if units < FEW:
-            name = "seeds" if seeds else "clusters" if clusters is not None else "queries"
-            least = "" if seeds else f", p is at least {2.0 ** (1 - units):.2g}"
-            few = f"{units} {name}: t-test{least}"
+            name = "seeds" if seeds else "clusters" if clusters is not None else sample.unit
+            how = "t-test" if seeds else f"few, so that p is at least {2.0 ** (1 - units):.2g}"
+            few = f"{units} {name}: {how}"
             record["note"] = few if units > 1 else f"1 of the {name}: no interval and no p"
         records.append(record if math.isnan(difference.p) else {**record, **asdict(difference)})
     return records

@@ -120,7 +120,7 @@ def meanings(record: dict[str, Any]) -> str:
     halves = "spearman" not in record
     parts = {
         "mrr": "MRR, the mean reciprocal rank with which the halves of held-out sentences find each other (1: first)",
-        "alignment": f"alignment, the mean squared distance of {'these halves' if halves else 'pairs with high scores'}",
+        "alignment": f"alignment, the mean squared distance of {'the halves' if halves else 'pairs with high scores'}",
         "uniformity": "uniformity, which is lower if embeddings are more spread out",
     }
     listed = [text for name, text in parts.items() if name in record]

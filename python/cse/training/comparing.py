@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -132,7 +133,8 @@ def compare_runs(first: str, second: str, load: Callable[[str], Encodes]) -> Ver
 def check_apart(run: str, evaluation: Labels, data: str) -> str:
     """Returns a remark if a run was trained on texts of the table that judge it; it must not know their labels."""
     config = TrainConfig.from_toml(Path(run) / CONFIG)
-    if os.path.realpath(data) not in map(os.path.realpath, config.corpus):
+    files = [file for name in config.corpus for file in glob.glob(name) or [name]]
+    if os.path.realpath(data) not in map(os.path.realpath, files):
         return ""
     seen, total = int(Inputs.of(run).seen(evaluation.texts.texts).sum()), len(evaluation.texts.texts)
     if seen and config.learn:

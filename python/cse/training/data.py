@@ -25,6 +25,7 @@ from ..data.pairs import LabelledPairs, open_pairs
 from ..encoder.resolve import check_local
 from ..errors import InputError, shortened
 from ..evaluation.sts import CLEAN
+from ..io import dumps, hash_bytes
 from ..options import NoOptions
 from ..tfidf.index import TfidfIndex
 from .settings import declared
@@ -52,6 +53,7 @@ class TrainingData:
     unjudged: str = ""  # why none do, although a column of labels was named
     likely: dict[str, int] = field(default_factory=dict)  # columns that look like labels, if none was named
     folds: list[Fold] = field(default_factory=list)  # of the rows with labels, if all of these teach
+    labels: str = ""  # a hash of the labels of all rows; "" without labels
 
     @property
     def columns(self) -> list[Corpus]:
@@ -106,7 +108,12 @@ class TrainingData:
     def fingerprints(self, index: str | None, others: dict[str, str]) -> dict[str, Any]:
         """Returns what ``check_same`` compares in a resumed run; ``others`` are those of ``Context.depends_on``."""
         files = [[file.xxh3, file.rows, file.column] for corpus in self.columns for file in corpus.files]
-        return {"corpus": files, "index": index, **({"files": others} if others else {})}
+        return {
+            "corpus": files,
+            "index": index,
+            **({"files": others} if others else {}),
+            **({"labels": self.labels} if self.labels else {}),
+        }
 
 
 def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
@@ -114,7 +121,8 @@ def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
     old, new = before.get("files", {}), now.get("files", {})
     changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
     if before != now:
-        what = changed[0] if changed else "the corpus or the index"
+        same = before.get("labels") == now.get("labels")
+        what = changed[0] if changed else "the corpus or the index" if same else "the column of labels"
         raise InputError(f"{where}: {what} has changed since the run began; restore it, or start a new run")
 
 
@@ -189,7 +197,7 @@ def open_data(
         "threads": output.threads,
         "cache": settings.cache,
     }
-    labelled, rows, judged, unjudged = None, None, None, ""
+    labelled, rows, judged, unjudged, known = None, None, None, "", ""
     folds: list[Fold] = []
     if settings.pairs:
         labelled = open_pairs(
@@ -212,6 +220,7 @@ def open_data(
             classes = read_classes(sentences, evaluation.labels, flag)
         else:
             classes = classes_of(sentences, evaluation.labels, labels)
+        known = hash_bytes(dumps([classes.names, classes.of_rows.tolist()]).encode())
         chosen = left_out
         if chosen is None and learn:
             folds, unjudged = choose_folds(sentences, classes, evaluation.folds)
@@ -229,7 +238,7 @@ def open_data(
     split = replace(split, blank=split.blank - count)
     context.corpus, context.pairs, context.rows = sentences, labelled, split.train
     likely = likely_labels(sentences) if evaluation.labels is None and labelled is None else {}
-    return TrainingData(sentences, labelled, split, reading, judged, unjudged, likely, folds)
+    return TrainingData(sentences, labelled, split, reading, judged, unjudged, likely, folds, known)
 
 
 def open_corpus(

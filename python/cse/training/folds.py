@@ -34,10 +34,12 @@ class Quiet(Callback):
         self.shown.on_progress(self.name, step, steps, "steps")
 
     def on_interrupt(self, why: str) -> None:
-        self.shown.on_interrupt(
-            f"stopped before the verdict; {self.run / 'best'} holds the encoder; resume with: cse train --resume "
-            f"{self.run}"
-        )
+        self.shown.on_interrupt(stopped(self.run))
+
+
+def stopped(run: Path) -> str:
+    """Returns what is said if a run is stopped before its encoder is judged."""
+    return f"stopped before the verdict; {run / 'best'} holds the encoder; resume with: cse train --resume {run}"
 
 
 def judged_by_fold(crossed: CrossFitted, run: Path, train: Train, callback: Callback) -> list[list[Sample]]:

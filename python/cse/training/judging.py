@@ -49,6 +49,11 @@ class Judge:
             ways = [MORE]
         return cls(ordered, data.unjudged, f"to judge it: {'; or '.join([*ways, QUERIES])}")
 
+    @property
+    def by_folds(self) -> bool:
+        """Whether further encoders are trained to judge."""
+        return any(isinstance(each, CrossFitted) for each in self.evaluations)
+
     def reports(self, encoder: Encodes, by_fold: ByFold | None = None) -> list[Report]:
         """Returns the reports of all evaluations for an encoder; with ``by_fold``, folds have encoders of their own."""
         return [

@@ -198,6 +198,8 @@ class Trainer:
             agreement = Agreement(self.world, stop, state.step)
             if self.resumed and self.out_of_patience():  # the run had ended, unless patience has been raised
                 self.steps = state.step
+            if self.resumed and state.step < self.steps and self.world.is_main and (folder / folds.FOLDS).is_dir():
+                remove_folder(folder / folds.FOLDS)  # of encoders with fewer steps
             while state.step < self.steps:
                 step = state.step
                 rate = run.schedule.at(step, self.steps)
@@ -239,6 +241,9 @@ class Trainer:
                 if self.saved != state.step:  # so that the run can be extended
                     self.save_if_possible()
                 self.save_last()
+        if stop.number and state.selector.best_step and run.judge.by_folds:
+            self.callback.on_interrupt(folds.stopped(folder))
+            raise Interrupted(128 + stop.number)
         result = self.result()
         if stop.number:  # received during the last step
             signal.raise_signal(stop.number)

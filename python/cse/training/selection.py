@@ -24,7 +24,7 @@ import numpy.typing as npt
 from ..augment.base import Draws, Edit
 from ..encoder.base import NotFinite
 from ..encoder.trained import SentenceEncoder
-from ..errors import InputError
+from ..errors import EqualVectors, InputError
 from ..evaluation.base import Encodes, Evaluation, Pairs
 from ..evaluation.geometry import SplitHalf, nearest_others, unit
 from ..evaluation.labels import FEWEST
@@ -111,7 +111,7 @@ class Selector:
 
     def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
         """Restores what ``state`` returned."""
-        vars(self).update({name: values[name] for name in self.STORED})
+        vars(self).update({name: values.get(name, getattr(self, name)) for name in self.STORED})
         self.vectors = [arrays[f"vectors.{i}"] for i in range(len([k for k in arrays if k.startswith("vectors.")]))]
 
     @property
@@ -140,9 +140,10 @@ class Selector:
         """Evaluates the encoder, which is averaged with the base model with the weight ``share``; returns its scores by
         name, and whether it is selected as best/. Of several scores of one step, that of best/ is kept, or the
         first."""
+        vectors = None
         try:
-            record, keep = self._scored(step)
-        except NotFinite:
+            record, keep, vectors = self._scored(step)
+        except (NotFinite, EqualVectors):
             if not self.records:
                 raise
             record, keep = {name: math.nan for name in self.records[0] if name != "step"}, False
@@ -151,8 +152,17 @@ class Selector:
             keep = step not in self.collapsed and not self.lost(record) > MOST_LOST
         again = bool(self.records) and self.records[-1]["step"] == step
         if keep or not again:
-            self.records[len(self.records) - again :] = [{"step": step, **record}]
-            self.misses = 0 if keep else self.misses + 1
+            earlier = self.records[: len(self.records) - again]
+            highest = max((each[self.metric] for each in earlier if self.metric in each), default=-math.inf)
+            # If labels teach, encoders are selected that score less than earlier ones.
+            improves = record.get(self.metric or "", 0.0) > highest if self.teaching and step else keep
+            if not again:
+                self.misses += 1
+            self.misses = 0 if improves else self.misses
+            self.records = [*earlier, {"step": step, **record}]
+        if vectors is not None and (keep or not self.vectors):
+            # ``neighbours`` needs the vectors of the first evaluation and of the selected encoder.
+            self.vectors = [*self.vectors[:1], vectors]
         if keep:
             self.best_step, self.share = step, share
         return record, keep
@@ -171,10 +181,11 @@ class Selector:
             return str(error)
         return ""
 
-    def _scored(self, step: int) -> tuple[dict[str, Any], bool]:
-        """Returns the scores, and whether the encoder is the best, or without development sets, has not collapsed."""
+    def _scored(self, step: int) -> tuple[dict[str, Any], bool, npt.NDArray[np.float64] | None]:
+        """Returns the scores, and whether the encoder is the best, or without development sets, has not collapsed; then
+        also the embeddings of the first held-out sentences."""
         record: dict[str, Any] = {}
-        keep = True
+        keep, vectors = True, None
         sample = self.encode(self.sample)
         if not self.records and len(sample) > 1 and np.ptp(unit(sample), axis=0).max() < EQUAL:
             raise InputError(
@@ -199,10 +210,7 @@ class Selector:
             keep = record["mrr"] >= COLLAPSED * peak and not news
             if not keep:
                 self.collapsed.append(step)
-            if keep or not self.vectors:
-                # ``neighbours`` needs the vectors of the first evaluation and of the selected encoder.
-                self.vectors = [*self.vectors[:1], vectors]
-        return record, keep
+        return record, keep, vectors
 
     def encode(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
         """Returns the embeddings of texts in the precision of the run, ``(n, D)``."""

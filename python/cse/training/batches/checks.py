@@ -51,9 +51,10 @@ def check_learnable(batches: Batches, positive: str, negatives: Mapping[str, Edi
 
 
 def sampled(batches: Batches, method: Edit | Pairing) -> tuple[list[str], Any]:
-    """Returns a sample of the sentences to train on, and what the method makes from them."""
+    """Returns a sample of the sentences of the first epoch, and what the method makes from them."""
     count = FEW_ROWS if method.expensive else SAMPLE_ROWS
-    rows = batches.rows[:: max(1, len(batches.rows) // count)][:count]
+    rows = batches.rows_of(0)
+    rows = rows[:: max(1, len(rows) // count)][:count]
     texts = batches.corpus.take(rows)
     return texts, method(texts, rows, Draws(batches.seed, 0))
 

@@ -76,7 +76,7 @@ class Batches:
         self.without_dropout = False  # whether an unchanged positive equals its anchor
         self.prompts = TrainingPrompts()  # texts that are prepended to the sentences before tokenization
         self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
-        count = len(self._rows_of(0))
+        count = len(self.rows_of(0))
         whole, rest = divmod(count, self.size)
         self.per_epoch = whole + (rest > 1 and (count == len(rows) or not whole))  # the rest of a sample is dropped
         self.steps = self.per_epoch * (epochs or 1) // accumulate
@@ -118,12 +118,13 @@ class Batches:
         classes = None if labels is None else np.where(labels < 0, -1 - rows, labels)
         return Texts(step, epoch, rows, blocks, texts, classes)
 
-    def _rows_of(self, epoch: int) -> npt.NDArray[np.int64]:
+    def rows_of(self, epoch: int) -> npt.NDArray[np.int64]:
+        """Returns the rows of an epoch, ascending."""
         return self.positive.rows_of_epoch(self.rows, rng.Draws(self.seed, epoch))
 
     def _ordered(self, epoch: int) -> npt.NDArray[np.int64]:
         """Returns the rows of an epoch in random order."""
-        rows = self._rows_of(epoch)
+        rows = self.rows_of(epoch)
         return rows[rng.permutation(rows, self.seed, epoch)]
 
     def _positives(

@@ -331,7 +331,7 @@ class Evaluation:
     labels: Annotated[
         str | None,
         Opt(
-            "Column of labels in CORPUS, by which held-out rows judge best/ at the end.",
+            "Column of labels in CORPUS, by which rows judge best/ at the end; with --learn, they also teach.",
             "COLUMN",
             excludes=If("pairs", why="whose held-out rows judge best/"),
         ),
