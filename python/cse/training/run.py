@@ -82,7 +82,7 @@ class RunResult:
     before: dict[str, float]
     """Scores before training."""
     after: dict[str, float]
-    """Scores after the last step; if labels teach, of the average with the base model that is in best/, if it is one."""
+    """Scores after the last step; of best/, if labels teach and it is an average of this step and the base model."""
     best: dict[str, float]
     """Scores of best/."""
     notes: list[str]
