@@ -107,7 +107,7 @@ lint: $(READY)
 	$(BIN)/python docs/build.py
 
 # Builds the documentation as a site in target/site, and checks its links.
-docs: $(VENV)/packages
+docs: $(READY)
 	$(BIN)/python docs/build.py
 
 # Draws docs/structure.svg from the imports of the package.

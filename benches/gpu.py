@@ -219,8 +219,7 @@ class Bench:
         if all(map(find_spec, ("sentence_transformers", "datasets", "accelerate"))):
             runs[systems.THEIRS] = (systems.time_sentence_transformers, {})
         rates, found = self.rates(), {}
-        print("| system | ms a step | tokens a step | tokens/s | share of peak | of measured | wait | peak GB |")
-        print("| --- |" + " ---: |" * 7)
+        print(SYSTEM_HEAD)
         for name, (function, values) in runs.items():
             if self.left < 0 and not self.options.smoke:
                 break
@@ -270,8 +269,7 @@ class Bench:
             for pair in (("eager", "graphs"), ("graphs, compile", "compile"))
             for size, kind, name in product(sizes, pair, STEPS)
         ]
-        print("| step | ms | host | kernels | gaps | launches | peak GB | start s |")
-        print("| --- |" + " ---: |" * 7)
+        print(STEP_HEAD)
         for kind, size, name in plan:
             if ("compile" in kind and self.options.smoke) or self.left < (60 if "compile" in kind else 20):
                 continue
@@ -440,6 +438,14 @@ def same_weights(first: Path, second: Path) -> bool:
 
     one, two = (load_file(run / "last" / "model.safetensors") for run in (first, second))
     return one.keys() == two.keys() and all(torch.equal(values, two[name]) for name, values in one.items())
+
+
+# The heads of the two tables.
+STEP_HEAD = "| step | ms | host | kernels | gaps | launches | peak GB | start s |\n| --- |" + " ---: |" * 7
+SYSTEM_HEAD = (
+    "| system | ms a step | tokens a step | tokens/s | share of peak | of measured | wait | peak GB |\n"
+    "| --- |" + " ---: |" * 7
+)
 
 
 def step_row(label: str, found: dict[str, Any]) -> str:

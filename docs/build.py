@@ -1,9 +1,9 @@
 """Builds the documentation site in target/site (``make docs``).
 
-The pages are README.md and those on the shelves of docs/site.toml (guides, reference, measurements), which also has
-the settings of the generator, Zensical. Its warnings are errors, such as a link to a page or heading that does not
-exist. It is also an error if a page would load a script, style, font or picture from another host, or if a guide does
-not begin with a command.
+The pages are README.md and those that docs/site.toml lists (guides, reference, measurements), which also has the
+settings of the generator, Zensical. The page of commands is made from their declarations and is not stored. Warnings of
+Zensical are errors, such as a link to a page or heading that does not exist. It is also an error if a page would load a
+script, style, font or picture from another host, or if a guide does not begin with a command.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 SOURCE = ROOT / "target" / "site-source"
 SITE = ROOT / "target" / "site"
+MADE = "commands.md"  # the page that is made when the site is built
 LINK = re.compile(r"(!?)\[([^\[\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 LOADED = re.compile(
     r"""<(?:script|img|iframe|source)\b[^>]*\bsrc(?:set)?=["']?(?P<source>(?:https?:)?//[^\s"'>]+)
@@ -76,12 +77,14 @@ def with_docstrings(text: str) -> str:
 
 def stage() -> Path:
     """Writes the pages and the configuration of the generator to target/site-source; returns the configuration file."""
+    from reference import commands  # here, because Zensical imports this file from elsewhere, for PlainTypes
+
     shutil.rmtree(SOURCE, ignore_errors=True)
     (SOURCE / "docs").mkdir(parents=True)
     readme = (ROOT / "README.md").read_text(encoding="utf8")
     texts = {"index.md": placed(readme, ROOT)}
     for name in pages():
-        texts[name] = placed((DOCS / name).read_text(encoding="utf8"), DOCS)
+        texts[name] = commands() if name == MADE else placed((DOCS / name).read_text(encoding="utf8"), DOCS)
     texts["api.md"] = with_docstrings(texts["api.md"])
     for name, text in texts.items():
         (SOURCE / "docs" / name).write_text(text, encoding="utf8")

@@ -1,8 +1,9 @@
-"""Writes docs/commands.md, docs/settings.md and the table of cse methods from the declarations.
+"""Writes docs/settings.md and the table of cse methods from the declarations; returns the page of commands.
 
     python docs/reference.py [--check]
 
-With ``--check``, nothing is written, and the exit code is 1 if a page differs from the declarations.
+With ``--check``, nothing is written, and the exit code is 1 if a page differs from the declarations. The page of
+commands is not stored: docs/build.py adds it to the site.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def commands() -> str:
     lines = [
         "# Commands",
         "",
-        "The text of `cse COMMAND --help` for each command. `python docs/reference.py` writes this page.",
+        "The text of `cse COMMAND --help-all` for each command.",
         "",
         "The exit code is 0 on success, 1 after an internal error or if training fails partway, 2 for invalid input,",
         "an invalid flag or a file error, 130 if interrupted, 143 if terminated, and 129 if the terminal was closed.",
@@ -134,7 +135,6 @@ def methods() -> str:
 if __name__ == "__main__":
     different = []
     made_pages = (
-        (DOCS / "commands.md", commands()),
         (DOCS / "settings.md", settings()),
         (DOCS.parent / "python" / "cse" / "resources" / "methods.json", methods()),
     )

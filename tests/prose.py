@@ -32,6 +32,23 @@ CLAIM = re.compile(r"(?<![\w.-])[+-]\d*\.\d+|(?<![\w.+-])\d\d\.\d+")
 Marked = namedtuple("Marked", "numbers table row column")
 
 
+def tables_in(text):
+    """The tables of a page or of a printed text, each as a list of its rows, each as a list of its cells."""
+    found = re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE)
+    return [[[cell.strip() for cell in line.strip("|").split("|")] for line in each.splitlines()] for each in found]
+
+
+def selected(shown, whole):
+    """Whether a table has some of the columns and some of the rows of another one, in their order."""
+    places, rows = [], iter(whole)
+    for name in shown[0]:
+        place = next((n for n, other in enumerate(whole[0]) if other == name and n > max(places, default=-1)), None)
+        if place is None:
+            return False
+        places.append(place)
+    return places[0] == 0 and all(any(row == [other[n] for n in places] for other in rows) for row in shown)
+
+
 def flat(text):
     """Text with each run of white space replaced by a space."""
     return " ".join(text.split())

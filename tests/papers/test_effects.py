@@ -23,7 +23,7 @@ from cse_papers.reproduce.results import changes_on_documents
 from cse_papers.reproduce.stored import read_folder, read_sets, write_sets
 from cse_papers.reproduce.suites import Scorer, find_table
 from cse_papers.reproduce.work import Shown, Work, run_laboratory
-from prose import faults, marked, unmarked
+from prose import faults, marked, selected, tables_in, unmarked
 from runs import resolved
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -320,12 +320,14 @@ def test_losses_on_documents_are_compared_with_the_standard_loss_at_the_same_tem
 
 
 @pytest.mark.slow
-def test_the_table_of_losses_on_documents_is_that_of_the_stored_runs():
+def test_the_table_of_losses_on_documents_is_a_selection_of_the_stored_runs():
     file = ROOT / "benches" / "results" / "rivals.parquet"
     if not file.exists():
         pytest.skip("there is no benches/ folder")
-    shown = "\n".join(effects.markdown(*changes_on_documents(find_table("domain"), read_sets(file))))
-    assert shown in (ROOT / "docs" / "domain.md").read_text(encoding="utf8")
+    (whole,) = tables_in("\n".join(effects.markdown(*changes_on_documents(find_table("domain"), read_sets(file)))))
+    page = tables_in((ROOT / "docs" / "domain.md").read_text(encoding="utf8"))
+    (rows,) = (len(table) for table in page if selected(table, whole))
+    assert rows >= 8
 
 
 @pytest.fixture(scope="module")
