@@ -13,7 +13,6 @@ import os
 import re
 import secrets
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -51,16 +50,15 @@ def lock(descriptor: int, taken: str = "", *, wait: bool = False) -> bool:
 def locked(path: Path, taken: str = "", *, wait: bool = False) -> Iterator[bool]:
     """As ``lock``, for a file or folder, which may be renamed or removed within the context.
 
-    If the path does not exist, a file next to it is locked, and removed at the end; on Windows, where an open file
-    cannot be renamed and a folder cannot be opened, always.
+    If the path does not exist, a file next to it is locked, and removed at the end.
     """
     while True:
-        beside = sys.platform == "win32" or not path.exists()
+        beside = not path.exists()
         file = path.with_name(f".cse-{path.name}.lock") if beside else path
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT if beside else os.O_RDONLY)
         try:
             held = lock(descriptor, taken, wait=wait)
-            if sys.platform != "win32" and not os.fstat(descriptor).st_nlink:
+            if not os.fstat(descriptor).st_nlink:
                 continue  # removed or replaced by the process that held the lock
             try:
                 yield held
@@ -139,10 +137,7 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
                 write(file)
                 # The file is closed, which reports errors of network file systems, but stays locked until it is
                 # renamed, because remove_leftovers removes files that are not locked.
-                if sys.platform == "win32":  # where an open file cannot be renamed
-                    held.enter_context(locked(Path(temporary), wait=True))
-                else:
-                    held.callback(os.close, os.dup(file.fileno()))
+                held.callback(os.close, os.dup(file.fileno()))
                 file.close()
                 copy_mode(path, Path(temporary))
                 os.replace(temporary, path)
@@ -322,7 +317,7 @@ class LineFile:
             try:
                 if taken:
                     lock(self._file.fileno(), taken)
-                if sys.platform == "win32" or os.fstat(self._file.fileno()).st_nlink:
+                if os.fstat(self._file.fileno()).st_nlink:
                     break
             except BaseException:
                 self.close()
@@ -388,8 +383,6 @@ class Journal(LineFile):
         self.append(hash_bytes(text).encode() + b" " + text)
 
     def remove(self) -> None:
-        if sys.platform == "win32":
-            self.close()
         self.path.unlink(missing_ok=True)
         self.close()
 

@@ -77,10 +77,9 @@ class LazyGroup(click.Group):
                 sys.stdout.flush()
             return value
         except BrokenPipeError:
-            if sys.platform != "win32":
-                signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-                os.kill(os.getpid(), signal.SIGPIPE)
-            os._exit(141)  # on Windows, or if the signal is blocked
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGPIPE)
+            os._exit(141)  # if the signal is blocked
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         lines = dict(COMMANDS)

@@ -125,7 +125,7 @@ def _resume(file: BinaryIO, journal: Journal, shape: tuple[int, int]) -> int:
     file.seek(0)
     file.truncate(size)
     try:
-        if hasattr(os, "posix_fallocate"):  # not on macOS and Windows
+        if hasattr(os, "posix_fallocate"):  # not on macOS
             os.posix_fallocate(file.fileno(), 0, size)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
