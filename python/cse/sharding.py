@@ -288,8 +288,9 @@ def augment_job(
                 progress(now - before)
                 before = now
 
-            given = source, path, compression, shard.first_row, copies, form == "jsonl", drawing, index.reading(reading)
-            report, (counted,) = in_thread(lambda shared: index._core.augment_part(*given, shared), advance)
+            given = source, path, copies, form == "jsonl", drawing, index.reading(reading)
+            part = compression, shard.first_row
+            report, (counted,) = in_thread(lambda shared: index._core.augment_files(*given, shared, part), advance)
             progress(rows - before)
             return {**report, "joined_lines": readers.joined_lines(source), "file": counted["xxh3"]}
 
