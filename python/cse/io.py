@@ -190,8 +190,6 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
                     os.replace(fresh, folder)
             else:
                 os.replace(fresh, folder)
-        except UnicodeEncodeError:  # by a library that refuses the name of a file in ``fresh``
-            raise InputError(f"{folder}: is not UTF-8; use another name") from None
         finally:
             if old.exists() and not folder.exists():
                 os.replace(old, folder)
@@ -404,17 +402,21 @@ def is_sealed(record: Any) -> bool:
     return bool(values.pop("check", None) == hash_bytes(dumps(values).encode()))
 
 
-SURROGATES = re.compile("[\ud800-\udfff]")
-
-
 def write_text(path: str | Path, text: str) -> None:
     write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def dumps(value: object, indent: int | None = None) -> str:
-    """Serialises to JSON; NaN and infinities become null, and halves of surrogate pairs (in names) are escaped."""
+    """Serialises to JSON; NaN and infinities become null, and the bytes of names that are not UTF-8 are escaped."""
     text = json.dumps(_finite(value), indent=indent, ensure_ascii=False)
-    return text if text.isascii() else SURROGATES.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+    return text if repaired(text) == text else json.dumps(_finite(value), indent=indent)
+
+
+def repaired(text: str) -> str:
+    """Returns a text with U+FFFD for each lone surrogate: a byte of a name of a file that is not UTF-8, or half a
+    character, which neither files nor tokenizers can hold. ``cse.data.readers.find_again`` finds a file by such a name.
+    """
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _finite(value: Any) -> Any:
