@@ -47,7 +47,6 @@ class LightEncoder(TextEncoder):
     device = "cpu"
     precision, precision_reason = "fp32", "the precision of the files"
     pooler = "none"
-    summary = SUMMARY
     plain = False
     other = None
     width = 0
@@ -171,8 +170,3 @@ class LightEncoder(TextEncoder):
                 "export --onnx"
             )
         return vectors  # type: ignore[no-any-return]
-
-
-def open_onnx(what: str, device: str) -> LightEncoder:
-    """Opens ``onnx:WHAT`` for ``cse.Encoder``, which keeps the declared number of dimensions itself."""
-    return LightEncoder(f"onnx:{what}")
