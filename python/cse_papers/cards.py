@@ -109,10 +109,10 @@ class Retrieved(Edit):
 
     The rows that are trained on are ranked by their cosine with the sentence under a frozen encoder, ``model``, with
     its own pooling and without dropout. The sentence itself has rank 1, and the negative is drawn uniformly from ranks
-    2 to ``nearest``, anew in each epoch. Rows with equal texts (``cse.identity.row_keys``) count as one row, so that a sentence never is its own
-    negative, and a text that occurs often is not drawn more often than others. The run's encoder encodes the negatives
-    with gradients, and the negative of one sentence is a negative of all anchors of the batch, as in the released code
-    (``dyn_knn``, ``sample_k=1``, ``share_dyn_knn``, ``knn_metric=cos``).
+    2 to ``nearest``, anew in each epoch. Rows with equal texts (``cse.identity.row_keys``) count as one row, so that a
+    sentence never is its own negative, and a text that occurs often is not drawn more often than others. The run's
+    encoder encodes the negatives with gradients, and the negative of one sentence is a negative of all anchors of the
+    batch, as in the released code (``dyn_knn``, ``sample_k=1``, ``share_dyn_knn``, ``knn_metric=cos``).
 
     All texts are encoded, and the nearest rows of all of them are found, once before training, by every process, with
     all pairs of rows compared on the run's device. Then ``(texts, nearest - 1)`` int32 row numbers are kept. While the

@@ -27,6 +27,7 @@ from ..progress import counting
 from .base import Calls, TextEncoder, Vectors, check_finite, unit
 from .device import autocast, copied_to, pick_device, pick_precision
 from .fast.lengths import batches_by_length
+from .layout import files_to_copy, model_files, read_settings, transformer_folder
 from .light import STATIC
 from .modules import (
     Head,
@@ -41,17 +42,7 @@ from .older_names import load_as_stored, write_older_names
 from .other import ENCODERS, OtherEncoder
 from .pooling import POOLERS
 from .pooling_modules import MaskPooling, pooler_of, pooling_modules
-from .resolve import (
-    base_of,
-    family_in,
-    files_to_copy,
-    find_folder,
-    model_files,
-    naming_model,
-    naming_panics,
-    read_settings,
-    transformer_folder,
-)
+from .resolve import base_of, family_in, find_folder, naming_model, naming_panics
 from .tokens import TOKENIZING, pad
 
 # Number of texts that are sorted by length at a time.

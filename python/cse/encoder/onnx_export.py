@@ -22,11 +22,12 @@ from torch import Tensor, nn
 from ..errors import InputError, RunError
 from ..io import copy_files, fresh_folder, temporary_folder
 from .encoder import Encoder
+from .layout import best_of_run, files_to_copy, weights_digest
 from .light import MADE_FROM, MODEL, NOT_INSTALLED, OUTPUT, PROMPT_LENGTH, TOKENIZER
 from .light import ONNX as FOLDER
 from .older_names import write_limit
 from .pooling import pooled_layers
-from .resolve import MINILM, best_of_run, files_to_copy, find_model, weights_digest
+from .resolve import MINILM, find_model
 
 # Largest difference between embeddings from ONNX and from PyTorch, relative to the largest norm if it is above 1.
 TOLERANCE = 1e-4
