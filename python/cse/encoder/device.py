@@ -53,6 +53,11 @@ def _kind(device: str) -> str:
     return torch.device(device).type
 
 
+def _number(device: str) -> tuple[str, ...]:
+    """Returns the argument that selects a device in functions of its module; those of ``torch.mps`` have none."""
+    return () if _kind(device) == "mps" else (device,)
+
+
 def set_threads(threads: int) -> None:
     """Sets the number of CPU threads of PyTorch and of the Rust core; 0 keeps their defaults."""
     if threads:
@@ -208,20 +213,16 @@ def describe_device(device: str, precision: str, reason: str) -> str:
 def generator_states(device: str) -> dict[str, torch.Tensor]:
     """Returns the states (uint8, on the CPU) of the generators that dropout uses, by kind of device."""
     states = {"cpu": torch.get_rng_state()}
-    if _kind(device) == "cuda":
-        states["cuda"] = torch.cuda.get_rng_state(device)
-    elif _kind(device) == "mps":
-        states["mps"] = torch.mps.get_rng_state()
+    if (kind := _kind(device)) in GPUS:
+        states[kind] = getattr(torch, kind).get_rng_state(*_number(device))
     return states
 
 
 def restore_generators(states: dict[str, torch.Tensor], device: str) -> None:
     """Sets the states of PyTorch's generators; states of devices that are not in use are ignored."""
     torch.set_rng_state(states["cpu"])
-    if _kind(device) == "cuda" and "cuda" in states:
-        torch.cuda.set_rng_state(states["cuda"], device)
-    elif _kind(device) == "mps" and "mps" in states:
-        torch.mps.set_rng_state(states["mps"])
+    if (kind := _kind(device)) in GPUS and kind in states:
+        getattr(torch, kind).set_rng_state(states[kind], *_number(device))
 
 
 @contextmanager
