@@ -183,7 +183,7 @@ CASES = {
     "compare --pool": Case("compare model done/best corpus.txt --queries other.txt --pool p.csv", ("p.csv",)),
     "encode, cached rows": Case("encode model corpus.txt -o v.npy", ("v.npy", "cache"), mapped=True),
     "export --onnx": Case("export model --onnx -o exported", ("exported",), slow=True),
-    "export --onnx --int8": Case("export model --onnx --int8", ("model",), "export model --onnx", slow=True),
+    "export --onnx, again": Case("export model --onnx", ("model",), "export model --onnx", slow=True),
     "merge-tfidf": Case("merge-tfidf tfidf shard -o out", ("out",), "build-tfidf other.txt -o out"),
     "generate": Case(
         "generate corpus.txt --model t5 --max-new-tokens 4 -o g.txt",

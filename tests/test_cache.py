@@ -35,7 +35,7 @@ def everything_is_mapped(monkeypatch):
 
 def test_cached_rows_equal_rows_in_memory(sample, tmp_path, recorder):
     path, cache = tmp_path / "corpus.txt", tmp_path / "cache"
-    path.write_bytes(sample.read_bytes() + b"a cat\n\na dog\na cat\n  \na cat\n")
+    path.write_bytes(sample.read_bytes() + b"a cat\n\na dog\na cat\n  \nA  Cat\n")
     plain = Corpus.read([str(path)])
     stored = Corpus.open([str(path)], cache=str(cache), progress=recorder.on_progress)
     size = path.stat().st_size

@@ -222,7 +222,7 @@ def fake_gpu(**results):
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"), [(None, "cpu"), ("cuda", "cuda"), ("mps", "mps"), ("xpu", "xpu"), ("mtia", "cpu")]
+    ("kind", "expected"), [(None, "cpu"), ("cuda", "cuda"), ("mps", "mps"), ("xpu", "cpu"), ("mtia", "cpu")]
 )
 def test_auto_selects_the_gpu_that_pytorch_reports(monkeypatch, kind, expected):
     """An accelerator of another kind must be named."""
@@ -230,6 +230,11 @@ def test_auto_selects_the_gpu_that_pytorch_reports(monkeypatch, kind, expected):
     gpu = SimpleNamespace(is_available=lambda: kind is not None, current_accelerator=lambda: found)
     monkeypatch.setattr(torch, "accelerator", gpu, raising=False)
     assert pick_device("auto") == expected
+
+
+def test_intel_gpus_are_refused():
+    with pytest.raises(InputError, match=r"^--device xpu:1: Intel's GPUs are not supported; use --device cpu$"):
+        pick_device("xpu:1")
 
 
 PRODUCT = "with AVX512-BF16, a matrix product is 2.1 times as fast as in fp32"
@@ -242,7 +247,6 @@ PRECISIONS = [
     ("cpu", "bf16", (), None, None, "bf16", "the value of --precision; emulated and slow"),
     ("cpu", "bf16", AVX512, None, None, "bf16", "the value of --precision"),
     ("mps", "auto", (), None, None, "fp32", "the default on mps"),
-    ("xpu:1", "auto", (), None, None, "fp32", "the default on xpu"),
     ("meta", "auto", (), None, None, "fp32", "the default on meta"),
     ("cuda:1", "auto", (), None, None, "bf16", "the default on CUDA"),
     ("cuda:0", "auto", (), None, (7, 5), "fp32", "the GPU has no instructions for bf16"),
@@ -269,7 +273,7 @@ def test_unknown_precisions_are_refused():
         pick_precision("cpu", "fp16")
 
 
-@pytest.mark.parametrize(("device", "index"), [("cuda:1", ("cuda:1",)), ("xpu", ("xpu",)), ("mps", ())])
+@pytest.mark.parametrize(("device", "index"), [("cuda:1", ("cuda:1",)), ("mps", ())])
 def test_functions_of_a_device_call_its_module(monkeypatch, device, index):
     """The functions of ``torch.mps`` have no argument for the device."""
     kind, state = device.split(":")[0], torch.zeros(4, dtype=torch.uint8)
@@ -309,17 +313,16 @@ def test_errors_of_every_device_that_has_no_memory_left_propose_smaller_chunks(e
 
 
 def test_several_processes_use_the_backend_of_their_device(monkeypatch):
-    for kind, backend in (("cuda", "nccl"), ("xpu", "xccl")):
-        gpu = fake_gpu(device_count=2, set_device=None)
-        monkeypatch.setattr(torch, kind, gpu, raising=False)
-        assert devices.distributed_backend(f"{kind}:1") == backend
-        assert devices.use_gpu(backend, 1) == kind
-        gpu.set_device.assert_called_with(1)
-        with pytest.raises(InputError, match="more processes than the 2 GPUs"):
-            devices.use_gpu(backend, 2)
-        assert World(1, 2, 1, kind).device(kind) == f"{kind}:1"
-        assert World(1, 2, 1, kind).device("cpu") == World(0, 1, 0, kind).device("cpu") == "cpu"
-        assert World(0, 1, 0, kind).device(kind) == kind
+    gpu = fake_gpu(device_count=2, set_device=None)
+    monkeypatch.setattr(torch, "cuda", gpu)
+    assert devices.distributed_backend("cuda:1") == "nccl"
+    assert devices.use_gpu("nccl", 1) == "cuda"
+    gpu.set_device.assert_called_with(1)
+    with pytest.raises(InputError, match="more processes than the 2 GPUs"):
+        devices.use_gpu("nccl", 2)
+    assert World(1, 2, 1, "cuda").device("cuda") == "cuda:1"
+    assert World(1, 2, 1, "cuda").device("cpu") == World(0, 1, 0, "cuda").device("cpu") == "cpu"
+    assert World(0, 1, 0, "cuda").device("cuda") == "cuda"
     assert devices.distributed_backend("cpu") == "gloo"
     assert devices.use_gpu("gloo", 5) == "cpu"
     with pytest.raises(InputError, match="--device mps: only one process can train on mps; use --device cpu"):

@@ -46,7 +46,7 @@ def test_each_fault_is_counted_and_located(look, sample_rows, fault):
 
 def test_lines_that_other_commands_refuse_are_counted(look, cse_here, tmp_path):
     limit = ("--max-line-bytes", 2000)
-    seen = look(b"good row here\nbad \xff byte here\n\n" + b"word " * 1000 + b"\ngood row here\n", *limit)
+    seen = look(b"good row here\nbad \xff byte here\n\n" + b"word " * 1000 + b"\nGood  row here\n", *limit)
     assert (seen["rows"], seen["blank"], seen["duplicates"]) == (5, 1, 1)
     assert seen["faults"]["invalid"] == {"rows": 1, "first": 2, "file": "corpus.txt"}
     assert seen["faults"]["over_long"] == {"rows": 1, "first": 4, "file": "corpus.txt"}

@@ -18,8 +18,6 @@ from cse.training.loop import resumed_config
 from forked import Forked
 from test_cli import refused
 
-POSIX = pytest.mark.skipif(os.name == "nt", reason="needs POSIX")
-
 
 @pytest.fixture
 def corpus(tmp_path):
@@ -41,7 +39,6 @@ def test_a_matrix_beside_another_index_is_refused_and_one_without_a_name_is_acce
     TfidfIndex.open(tmp_path / "one")
 
 
-@POSIX
 @pytest.mark.parametrize(
     ("command", "output"),
     [
@@ -62,7 +59,6 @@ def test_a_file_that_is_overwritten_keeps_its_permissions(tmp_path, corpus, glov
 
 
 @pytest.mark.slow
-@POSIX
 @pytest.mark.parametrize(
     ("command", "number"),
     [
@@ -103,7 +99,6 @@ def waits(pid):
         return True
 
 
-@POSIX
 def test_a_table_in_a_pipe_is_refused_because_it_is_read_several_times(tmp_path, cse_here):
     os.mkfifo(tmp_path / "pipe.csv")
     for command in ("build-tfidf pipe.csv --column text", "train --pairs pipe.csv"):
@@ -111,7 +106,6 @@ def test_a_table_in_a_pipe_is_refused_because_it_is_read_several_times(tmp_path,
         refused(done, "pipe.csv: is not a regular file, but a table is read several times")
 
 
-@POSIX
 def test_a_named_pipe_can_be_read_and_written(tmp_path, corpus, cse):
     os.mkfifo(tmp_path / "in")
     os.mkfifo(tmp_path / "out")
@@ -125,7 +119,6 @@ def test_a_named_pipe_can_be_read_and_written(tmp_path, corpus, cse):
     assert written == (tmp_path / "file").read_bytes()
 
 
-@POSIX
 def test_a_mapped_file_that_is_truncated_ends_the_process_with_a_sentence(tmp_path):
     script = (
         "import numpy as np, os, sys\nfrom cse import _core\n_core.report_truncated_files()\n"
@@ -140,7 +133,6 @@ def test_a_mapped_file_that_is_truncated_ends_the_process_with_a_sentence(tmp_pa
 
 
 @pytest.mark.slow
-@POSIX
 def test_a_closed_terminal_ends_a_training_run_with_a_checkpoint(run_config, tmp_path):
     import pty
 
@@ -160,7 +152,6 @@ def test_a_closed_terminal_ends_a_training_run_with_a_checkpoint(run_config, tmp
     assert list((tmp_path / "run" / "checkpoints").glob("step-*"))
 
 
-@POSIX
 def test_an_error_names_the_output_and_not_a_temporary_file(tmp_path):
     def denied(*_, **__):
         raise PermissionError(13, "Permission denied", str(tmp_path / ".cse-core-abc.tmp"))

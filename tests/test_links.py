@@ -8,7 +8,8 @@ from huggingface_hub import HfApi
 
 from conftest import config_of_eight_steps
 from cse import Encoder, InputError, train
-from cse.encoder.resolve import find_folder, model_files
+from cse.encoder.layout import model_files
+from cse.encoder.resolve import find_folder
 from cse.io import contents
 from cse.training.folder.find import list_checkpoints
 from cse.training.loop import resumed_config

@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from cse import Encoder, InputError, TrainConfig, train
-from cse.encoder.resolve import LENGTHS
+from cse.encoder.layout import LENGTHS
 from sentence_models import sentence_model, transformer
 from test_modules import dense, normalize, pooling
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
 from cse import Encoder, InputError, train
-from cse.encoder.resolve import kind_of, read_modules
+from cse.encoder.layout import kind_of, read_modules
 from cse.encoder.saving import merged_adapters
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare

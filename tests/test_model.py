@@ -14,8 +14,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from cse import Encoder, InputError, TrainConfig, train
 from cse.data.words import cut_in_two
+from cse.encoder.layout import kind_of, read_modules
 from cse.encoder.pooling import POOLERS
-from cse.encoder.resolve import find_model, kind_of, read_modules
+from cse.encoder.resolve import find_model
 from cse.encoder.saving import save_encoder
 from cse.encoder.trained import load_encoder
 from cse.evaluation.base import read_pairs

@@ -1,7 +1,5 @@
 """Tests that a saved model has the same scores in mteb and in cse, with small tasks held in memory."""
 
-import json
-
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -9,10 +7,9 @@ from datasets import Dataset, DatasetDict
 from sentence_transformers import SentenceTransformer
 
 from conftest import config_of_eight_steps
-from cse import Encoder, InputError, evaluate, train
+from cse import Encoder, InputError, train
 from cse.cli import cli
 from cse.evaluation.base import Pairs
-from cse.evaluation.ranking import System
 from cse.evaluation.run import open_suites
 from cse.evaluation.sts import score_pairs
 from sentence_models import sentence_model
@@ -91,32 +88,10 @@ def test_sts_scores_in_cse_equal_those_in_mteb(saved):
     assert scores_under_mteb(encoder, local_sts())["cosine_spearman"] == pytest.approx(found, abs=1e-6)
 
 
-def test_eval_runs_tasks_of_mteb_by_name(saved, tmp_path, monkeypatch):
-    retrieval_folder(tmp_path / "set")
-    suite = open_suites(["retrieval"], str(tmp_path / "set"))["retrieval"]
-    found = local_retrieval(suite.documents, suite.queries, suite.judgements)
-    found.metadata = found.metadata.model_copy(update={"name": "Found", "main_score": "ndcg_at_10"})
-    tasks = {"Found": found, "LocalSTS": local_sts()}
-    monkeypatch.setattr(mteb, "get_task", tasks.__getitem__)
-    both = ["--mteb", "Found", "--mteb", "LocalSTS"]
-    done = CliRunner().invoke(cli, ["eval", str(saved), *both, "--device", "cpu", "--json"])
-    assert done.exit_code == 0, done.output
-    rows = {row["task"]: row for row in json.loads(done.stdout)["suites"]["mteb"]["tasks"]}
-    expected = evaluate(str(saved), "retrieval", tmp_path / "set").reports["retrieval"].rows[0]["ndcg@10"]
-    assert rows["Found (test)"]["metric"] == "ndcg_at_10"
-    assert rows["Found (test)"]["score"] == rows["Found (test)"]["ndcg@10"] == pytest.approx(expected, abs=1e-2)
-    spearman = scores_under_mteb(loaded(saved), local_sts())["cosine_spearman"]
-    assert rows["LocalSTS (test)"]["score"] == pytest.approx(100 * spearman, abs=1e-2)
-    for model, options, message in [
-        ("bm25", ["Found"], "--mteb evaluates embeddings; name a model"),
-        (System(str(saved), hybrid=True), ["LocalSTS"], "omit options of ranking"),
-        (str(saved), [], "name a task of mteb"),
-    ]:
-        with pytest.raises(InputError, match=message):
-            evaluate(model, "mteb", options={"mteb": {"tasks": options}})
-    monkeypatch.undo()
-    with pytest.raises(InputError, match=r"--mteb SciFacts: .*Did you mean"):
-        evaluate("bm25", "mteb", options={"mteb": {"tasks": ["SciFacts"]}})
+def test_the_removed_suite_is_named(saved):
+    done = CliRunner().invoke(cli, ["eval", str(saved), "--suite", "mteb", "--device", "cpu"])
+    assert isinstance(done.exception, InputError)
+    assert "mteb was removed: mteb.evaluate takes a cse.Encoder; see docs/with.md" in str(done.exception)
 
 
 def test_a_saved_encoder_is_loaded_by_sentence_transformers_and_holds_no_path(saved, tmp_path):

@@ -90,7 +90,10 @@ def test_columns_can_be_chosen_by_name_and_invalid_names_are_refused(tmp_path, t
         ({"loss": "scd"}, "--loss scd does not use the hard negatives of --pairs"),
         ({"columns": ("sent0", "other")}, "has no column 'other'"),
         ({"columns": ("sent0",)}, "must name two or more different columns"),
-        ({"pairs": wide}, "with --columns; the columns are: a, b, c, d"),
+        (
+            {"pairs": wide},
+            r"no column has a name for the anchor \(anchor, query, question, \.\.\.\); .* --columns; .*: a, b, c, d",
+        ),
         ({"pairs": tmp_path / "pairs.txt"}, "is not a table"),
     ):
         with pytest.raises(InputError, match=message):
@@ -104,10 +107,6 @@ def test_column_names_determine_roles_and_id_columns_are_ignored(tmp_path, kind)
     assert (pairs.anchors.take([0]), pairs.positives.take([0])) == (["a question 0"], ["an answer 0"])
     assert not pairs.hard_negatives
     assert pairs.describe() == "anchor 'question', positive 'Answer'; unused: 'ID'"
-    pairs = open_pairs([str(table(tmp_path, kind, [row[::-1] for row in rows], ("q", "a", "id")))], [])
-    assert list(pairs.names.values()) == ["q", "a"]
-    path = table(tmp_path, kind, [row[1:] for row in rows], ("question", "7"))  # a name, though the other is a number
-    assert open_pairs([str(path)], []).names == {"anchor": "question", "positive": "7"}
 
 
 # The names of the columns, the last cell of row i, and the error message if the columns are not named.
@@ -117,16 +116,16 @@ UNCLEAR = [
     ("sentence1|sentence2|year", "{1}", "column 'year' are numbers; name .* with --columns; .*: sentence1, sent"),
     ("question|query|answer", "{1}", "columns question and query may both be the anchor; .* --columns"),
     ("sentence1|negative|hard_neg", "{1}", "columns negative and hard_neg may both be the hard negative"),
-    # A column of an unknown name is never a hard negative.
-    ("instruction|input|answer", "three {0}", r"do not determine the anchor; .* --columns; [^\n]*instruction"),
-    ("question|context|reply", "three {0}", r"do not determine the positive; .* --columns; [^\n]*question"),
-    ("text|negative", "two {0}", r"do not determine the anchor; .* --columns; [^\n]*text"),
+    # A column of an unknown name has no role.
+    ("q|a", "two {0}", "no column has a name for the anchor .*; rename the columns, or name .* --columns; .*: q, a"),
+    ("instruction|input|answer", "three {0}", r"no column has a name for the anchor .* --columns; [^\n]*instruction"),
+    ("question|reply", "two {0}", r"no column has a name for the positive .* --columns; [^\n]*question"),
+    ("text|negative", "two {0}", r"no column has a name for the anchor .* --columns; [^\n]*text"),
     # Marks of any name.
     ("question|answer|ok", "{2}", "column 'ok' marks which rows are .* with --where ok=yes"),
-    ("first|second|paraphrase", "{3}", "column 'paraphrase' marks which rows are .* with --where paraphrase=1"),
+    ("sentence1|sentence2|paraphrase", "{3}", "column 'paraphrase' marks which rows are .* with --where paraphrase=1"),
     # The first line holds a pair.
-    ("A man is eating.|a meal", "two {0}", "the first line must name the columns, but holds 'A man"),
-    (f"{'x' * 61}|y", "two {0}", "the first line must name the columns, but holds 'xxx"),
+    ("A man is eating.|a meal", "two {0}", "no column has a name for .*; the first line names the columns: A man"),
 ]
 
 

@@ -94,7 +94,7 @@ def calls(index, out, *paths, errors="strict"):
     return (
         lambda: TfidfIndex.build(names, encoding_errors=errors).info.rows,
         lambda: len(_core.Rows.read(names, reading)),
-        lambda: index._core.augment_files(names, out, 1, False, index.draw_options(), reading)["rows"],
+        lambda: index._core.augment_files(names, out, 1, False, index.draw_options(), reading)[0]["rows"],
     )
 
 

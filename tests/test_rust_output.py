@@ -126,7 +126,7 @@ def test_the_same_rows_are_blank_in_a_list_of_texts_and_in_a_file(tmp_path, samp
         assert TfidfIndex.from_texts(rows, **words).info == of_file
         assert of_file.blank == 5
     negatives, report = sample_index.augment_report(rows)
-    of_file = sample_index._core.augment_files(
+    of_file, _ = sample_index._core.augment_files(
         [str(path)], tmp_path / "out.txt", 1, False, sample_index.draw_options(), READING
     )
     assert (tmp_path / "out.txt").read_text(encoding="utf8").split("\n")[:-1] == negatives

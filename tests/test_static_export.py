@@ -118,7 +118,6 @@ def test_weights_follow_from_the_frequencies_of_the_corpus():
         (("--static", "--corpus", "FILE", "-o", "HERE"), "exists; name a new folder"),
         (("--static", "--corpus", "FILE", "-o", "new", "--dims", 33), "--dims 33: the embeddings of this model have"),
         ((), "cse export: name a format, --onnx or --static, or a new folder for a copy of MODEL with -o"),
-        (("--static", "--int8"), "--int8 has no effect without --onnx; add that, or omit --int8"),
     ],
 )
 def test_errors_in_the_options(tiny_bert, short_corpus, tmp_path, cse_here, arguments, error, model2vec):

@@ -29,6 +29,7 @@ NEEDED = {
     "Ranking again": "sentence_transformers",
     "Hard negatives of labelled pairs": "datasets",
     "LangChain": "langchain_core",
+    "ONNX with 8-bit weights": "onnxruntime",
     "LlamaIndex": "llama_index.core",
     "fastembed": "fastembed",
 }
@@ -85,6 +86,7 @@ def test_a_search_finds_the_nearest_texts_with_the_cosines_of_the_encoder(run, h
     [
         ("Similarity of pairs", lambda names, lines: names["cosines"][0] > names["cosines"][1]),
         ("Near-duplicates", lambda names, lines: {0, 300} in map(set, names["groups"])),
+        ("ONNX with 8-bit weights", lambda names, lines: 0.9 < min(names["cosines"]) < 1),
         ("Clustering", lambda names, lines: sum(int(line.split()[0]) for line in lines) == 300),
         ("Hard negatives of labelled pairs", lambda names, lines: len(names["triples"]) > 10),
         ("BERTopic", lambda names, lines: len(names["numbers"]) == 300 and max(names["numbers"]) > 0),

@@ -94,12 +94,12 @@ def test_doctor_lists_the_divided_words_of_the_model(cse, corpus, rows, tiny_ber
 
 def test_doctor_counts_texts_that_the_model_reads_as_the_same_tokens(cse, tmp_path, tiny_bert):
     long = "word " * 40
-    rows = ["one row", "One  row", "ONE ROW ", "one row", "another", f"{long} a", f"{long} b", ""]
+    rows = ["one row", "One  row", "ONE ROW ", "\u00f3ne row", "another", f"{long} a", f"{long} b", ""]
     (tmp_path / "c.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
     done = ran(cse("doctor", tmp_path / "c.txt", "--model", tiny_bert, "--json"))
-    assert json.loads(done)["model"]["equal_texts"] == 3
+    assert json.loads(done)["model"]["equal_texts"] == 2
     shown = cse("doctor", tmp_path / "c.txt", "--model", tiny_bert).stdout.replace("\n", " ")
-    assert "3 texts have the first 32 tokens of another text" in shown
+    assert "2 texts have the first 32 tokens of another text" in shown
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 
 use std::sync::LazyLock;
 
-use cse_core::text::blank::is_space;
+use cse_core::text::row::is_space;
 use cse_core::text::treebank::{Scratch, treebank};
 use fancy_regex::Regex;
 use proptest::prelude::*;

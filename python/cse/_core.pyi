@@ -108,18 +108,7 @@ class Index:
         drawing: _Options,
         reading: _Options,
         progress: Progress | None = None,
-    ) -> _Report: ...
-    def augment_part(
-        self,
-        paths: _Inputs,
-        output: _Path,
-        compression: str,
-        first_row: int,
-        copies: int,
-        as_records: bool,
-        drawing: _Options,
-        reading: _Options,
-        progress: Progress | None = None,
+        part: tuple[str, int] | None = None,
     ) -> tuple[_Report, list[_File]]: ...
 
 @final

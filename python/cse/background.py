@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -16,10 +15,8 @@ from ._core import Progress
 
 T = TypeVar("T")
 
-STOPPING = [signal.SIGINT, signal.SIGTERM]
-"""The signals that end a command: Ctrl-C, a request to end, and (except on Windows) a terminal that was closed."""
-if sys.platform != "win32":
-    STOPPING.append(signal.SIGHUP)
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that end a command: Ctrl-C, a request to end, and a terminal that was closed."""
 
 
 def handle_stops(handler: Callable[[int, FrameType | None], object]) -> dict[int, Any]:
@@ -30,7 +27,7 @@ def handle_stops(handler: Callable[[int, FrameType | None], object]) -> dict[int
     terminals = [descriptor for descriptor in (1, 2) if os.isatty(descriptor)]  # false once the terminal is closed
 
     def handle(number: int, frame: FrameType | None) -> None:
-        for descriptor in terminals if number == getattr(signal, "SIGHUP", None) else ():
+        for descriptor in terminals if number == signal.SIGHUP else ():
             os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
         handler(number, frame)
 

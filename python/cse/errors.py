@@ -31,7 +31,10 @@ Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def for_python(function: Call) -> Call:
-    """Decorator of public functions: outside the command line, their messages name keywords instead of flags."""
+    """Decorator of commands and public functions: outside the command line, their messages name keywords, not flags.
+
+    The name of a file that is not UTF-8, which a library refuses, is an ``InputError``.
+    """
 
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
@@ -41,6 +44,8 @@ def for_python(function: Call) -> Call:
             if SPEAKS_OF_FLAGS:
                 raise
             raise type(error)(in_keywords(str(error))) from None
+        except UnicodeEncodeError as error:
+            raise InputError(f"{shortened(str(error.object), 60)!r} is not UTF-8; use another name") from None
 
     return call  # type: ignore[return-value]
 

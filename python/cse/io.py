@@ -13,7 +13,6 @@ import os
 import re
 import secrets
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -51,16 +50,15 @@ def lock(descriptor: int, taken: str = "", *, wait: bool = False) -> bool:
 def locked(path: Path, taken: str = "", *, wait: bool = False) -> Iterator[bool]:
     """As ``lock``, for a file or folder, which may be renamed or removed within the context.
 
-    If the path does not exist, a file next to it is locked, and removed at the end; on Windows, where an open file
-    cannot be renamed and a folder cannot be opened, always.
+    If the path does not exist, a file next to it is locked, and removed at the end.
     """
     while True:
-        beside = sys.platform == "win32" or not path.exists()
+        beside = not path.exists()
         file = path.with_name(f".cse-{path.name}.lock") if beside else path
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT if beside else os.O_RDONLY)
         try:
             held = lock(descriptor, taken, wait=wait)
-            if sys.platform != "win32" and not os.fstat(descriptor).st_nlink:
+            if not os.fstat(descriptor).st_nlink:
                 continue  # removed or replaced by the process that held the lock
             try:
                 yield held
@@ -139,10 +137,7 @@ def write_atomically(path: str | Path, write: Callable[[BinaryIO], object]) -> N
                 write(file)
                 # The file is closed, which reports errors of network file systems, but stays locked until it is
                 # renamed, because remove_leftovers removes files that are not locked.
-                if sys.platform == "win32":  # where an open file cannot be renamed
-                    held.enter_context(locked(Path(temporary), wait=True))
-                else:
-                    held.callback(os.close, os.dup(file.fileno()))
+                held.callback(os.close, os.dup(file.fileno()))
                 file.close()
                 copy_mode(path, Path(temporary))
                 os.replace(temporary, path)
@@ -195,8 +190,6 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
                     os.replace(fresh, folder)
             else:
                 os.replace(fresh, folder)
-        except UnicodeEncodeError:  # by a library that refuses the name of a file in ``fresh``
-            raise InputError(f"{folder}: is not UTF-8; use another name") from None
         finally:
             if old.exists() and not folder.exists():
                 os.replace(old, folder)
@@ -322,7 +315,7 @@ class LineFile:
             try:
                 if taken:
                     lock(self._file.fileno(), taken)
-                if sys.platform == "win32" or os.fstat(self._file.fileno()).st_nlink:
+                if os.fstat(self._file.fileno()).st_nlink:
                     break
             except BaseException:
                 self.close()
@@ -388,8 +381,6 @@ class Journal(LineFile):
         self.append(hash_bytes(text).encode() + b" " + text)
 
     def remove(self) -> None:
-        if sys.platform == "win32":
-            self.close()
         self.path.unlink(missing_ok=True)
         self.close()
 
@@ -411,17 +402,21 @@ def is_sealed(record: Any) -> bool:
     return bool(values.pop("check", None) == hash_bytes(dumps(values).encode()))
 
 
-SURROGATES = re.compile("[\ud800-\udfff]")
-
-
 def write_text(path: str | Path, text: str) -> None:
     write_atomically(path, lambda file: file.write(text.encode()))
 
 
 def dumps(value: object, indent: int | None = None) -> str:
-    """Serialises to JSON; NaN and infinities become null, and halves of surrogate pairs (in names) are escaped."""
+    """Serialises to JSON; NaN and infinities become null, and the bytes of names that are not UTF-8 are escaped."""
     text = json.dumps(_finite(value), indent=indent, ensure_ascii=False)
-    return text if text.isascii() else SURROGATES.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
+    return text if repaired(text) == text else json.dumps(_finite(value), indent=indent)
+
+
+def repaired(text: str) -> str:
+    """Returns a text with U+FFFD for each lone surrogate: a byte of a name of a file that is not UTF-8, or half a
+    character, which neither files nor tokenizers can hold. ``cse.data.readers.find_again`` finds a file by such a name.
+    """
+    return text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _finite(value: Any) -> Any:

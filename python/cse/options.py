@@ -291,7 +291,7 @@ def phrase(help: str) -> str:
 Threads = Annotated[int, Ge(0), Le(1024), Opt("CPU threads; 0: all cores.", "N", may_change=True, same_results=True)]
 Seed = Annotated[int, Ge(0), Le(2**64 - 1), Opt("Seed of all random choices.", "N")]
 Device = Annotated[
-    str, Opt("auto (a GPU if there is one), cpu, cuda, cuda:1, mps, xpu, ...", may_change=True, same_results=True)
+    str, Opt("auto (a GPU if there is one), cpu, cuda, cuda:1, mps, ...", may_change=True, same_results=True)
 ]
 Precision = Annotated[
     Literal["fp32", "bf16", "auto"],

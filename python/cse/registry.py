@@ -28,6 +28,9 @@ from .errors import InputError, shortened, unknown
 
 T = TypeVar("T")
 
+REMOVED = {"mteb": "mteb.evaluate takes a cse.Encoder; see docs/with.md"}
+"""Methods of earlier versions, and what is used instead."""
+
 
 class Registry(Generic[T]):
     """A registry of methods of one kind.
@@ -93,6 +96,8 @@ class Registry(Generic[T]):
             if point.name == name:
                 self._loaded[name] = load(point, self.kind)
                 return self._loaded[name]
+        if name in REMOVED:
+            raise InputError(f"{flag or self.kind} {name} was removed: {REMOVED[name]}")
         raise unknown(flag or self.kind, name, self.names())
 
 

@@ -187,15 +187,22 @@ def make(work: Work, shard: Shard, folder: Path, progress: Progress) -> Record:
     """
     path = folder / shard.part
     counted = work(shard, path, progress)
-    if counted.pop("file") != shard.source.xxh3:
+    try:
+        check_unchanged(shard, counted.pop("file"))
+    except InputError:
         path.unlink(missing_ok=True)
+        raise
+    record: Record = {"made_from": shard.made_from, "part_xxh3": _core.hash_file(path), "counted": counted}
+    write_text(f"{path}.json", dumps(sealed(record), indent=1) + "\n")
+    return record
+
+
+def check_unchanged(shard: Shard, hashed: str) -> None:
+    if hashed != shard.source.xxh3:
         raise InputError(
             f"{shard.source.path}: was changed after its rows were counted; if that was done by cse build-tfidf, build "
             "the index again"
         )
-    record: Record = {"made_from": shard.made_from, "part_xxh3": _core.hash_file(path), "counted": counted}
-    write_text(f"{path}.json", dumps(sealed(record), indent=1) + "\n")
-    return record
 
 
 def _make_there(stored: list[Any], folder: Path, shard: Shard) -> Record:
@@ -288,8 +295,9 @@ def augment_job(
                 progress(now - before)
                 before = now
 
-            given = source, path, compression, shard.first_row, copies, form == "jsonl", drawing, index.reading(reading)
-            report, (counted,) = in_thread(lambda shared: index._core.augment_part(*given, shared), advance)
+            given = source, path, copies, form == "jsonl", drawing, index.reading(reading)
+            part = compression, shard.first_row
+            report, (counted,) = in_thread(lambda shared: index._core.augment_files(*given, shared, part), advance)
             progress(rows - before)
             return {**report, "joined_lines": readers.joined_lines(source), "file": counted["xxh3"]}
 
@@ -312,22 +320,16 @@ def encode_job(
     import numpy as np
 
     from .data.corpus import Corpus
-    from .encoder.base import compared_by
     from .encoder.device import set_threads
     from .encoder.encoder import Encoder
-    from .encoder.resolve import model_digest
-    from .encoder.vector_files import encode_to_file, write_vectors
+    from .encoder.vector_files import encode_to_file, made_by, write_vectors
 
     model = arguments["model"]
     settings = {
         "model": str(Path(model).resolve()) if Path(model).is_dir() else model,
         "pooler": arguments["pooler"],
-        "digest": model_digest(encoder, prompt=""),
-        "precision": encoder.precision,
-        "prompt": encoder.prompt,
         "dims": arguments["dims"],
-        "width": encoder.embedding_dim,
-        "similarity": compared_by(encoder)[0],
+        **made_by(encoder),
         "format": suffix[1:],
         **_errors(reading),
     }
@@ -338,7 +340,6 @@ def encode_job(
     def load(reading: ReadOptions) -> Work:
         set_threads(reading["threads"])
         encoder = opened()
-        fixed = {"model": model_digest(encoder), "precision": encoder.precision}
 
         def work(shard: Shard, path: Path, progress: Progress) -> dict[str, Any]:
             first = shard.first_row
@@ -347,7 +348,8 @@ def encode_job(
                 return {"blank": 0, "joined_lines": 0, "repaired": 0, "file": _core.hash_file(shard.source.path)}
             corpus = Corpus.open(shard.input, cache=cache, **_errors(reading))
             file = corpus.files[0].xxh3
-            key = {"file": file, "encoding_errors": reading["encoding_errors"], **fixed, "first_row": first}
+            check_unchanged(shard, file)
+            key = {name: value for name, value in shard.made_from.items() if name != "model"}
             done = encode_to_file(encoder, corpus, path, key, batch_size=batch_size, first_row=first, progress=progress)
             return {"blank": done.blank, "joined_lines": corpus.joined_lines, "repaired": corpus.repaired, "file": file}
 

@@ -109,10 +109,10 @@ class Retrieved(Edit):
 
     The rows that are trained on are ranked by their cosine with the sentence under a frozen encoder, ``model``, with
     its own pooling and without dropout. The sentence itself has rank 1, and the negative is drawn uniformly from ranks
-    2 to ``nearest``, anew in each epoch. Rows with equal texts count as one row, so that a sentence never is its own
-    negative, and a text that occurs often is not drawn more often than others. The run's encoder encodes the negatives
-    with gradients, and the negative of one sentence is a negative of all anchors of the batch, as in the released code
-    (``dyn_knn``, ``sample_k=1``, ``share_dyn_knn``, ``knn_metric=cos``).
+    2 to ``nearest``, anew in each epoch. Rows with equal texts (``cse.identity.row_keys``) count as one row, so that a
+    sentence never is its own negative, and a text that occurs often is not drawn more often than others. The run's
+    encoder encodes the negatives with gradients, and the negative of one sentence is a negative of all anchors of the
+    batch, as in the released code (``dyn_knn``, ``sample_k=1``, ``share_dyn_knn``, ``knn_metric=cos``).
 
     All texts are encoded, and the nearest rows of all of them are found, once before training, by every process, with
     all pairs of rows compared on the run's device. Then ``(texts, nearest - 1)`` int32 row numbers are kept. While the
@@ -140,11 +140,11 @@ class Retrieved(Edit):
         assert context.corpus is not None
         self.corpus = context.corpus
         every = self.corpus.filled() if context.pairs is None else context.pairs.complete()
-        hashes = self.corpus.hashes()
-        self.pool = first_of_each_text(context.rows, hashes)
+        keys = self.corpus.row_keys()
+        self.pool = first_of_each_text(context.rows, keys)
         """``(P,)`` rows that may be drawn: of the rows to train on, the first one with each text, ascending."""
         # Held-out rows get negatives, too (for the statistics of the log), but are never drawn.
-        asked = np.concatenate([self.pool, first_of_each_text(np.setdiff1d(every, context.rows), hashes)])
+        asked = np.concatenate([self.pool, first_of_each_text(np.setdiff1d(every, context.rows), keys)])
         # Every process of a run computes the same; only the first one shows the progress.
         silent: Any = nullcontext(lambda more: None)
         shows: Any = counting if context.part(2**20).start == 0 else lambda *_: silent
@@ -158,8 +158,8 @@ class Retrieved(Edit):
         with shows("nearest rows", len(asked), "texts") as advance:
             self.near = nearest_others(vectors, len(self.pool), options.nearest - 1, context.device, advance)
             """``(n, k)`` int32: for each text, the positions of its nearest rows in ``pool``."""
-        order = np.argsort(hashes[asked])
-        places = order[np.searchsorted(hashes[asked], hashes[every], sorter=order)]
+        order = np.argsort(keys[asked])
+        places = order[np.searchsorted(keys[asked], keys[every], sorter=order)]
         self.place = np.full(len(self.corpus), len(asked), dtype=np.int32)
         """``(rows of the corpus,)`` positions in ``near``; that of a row without a text is out of range."""
         self.place[every] = places
@@ -170,9 +170,9 @@ class Retrieved(Edit):
         return self.corpus.take(self.pool[near[np.arange(len(rows)), drawn]])
 
 
-def first_of_each_text(rows: Rows, hashes: npt.NDArray[np.uint64]) -> Rows:
-    """Returns the first of the rows with each text, in the order of ``rows``; ``hashes`` are those of all texts."""
-    return rows[np.sort(np.unique(hashes[rows], return_index=True)[1])]
+def first_of_each_text(rows: Rows, keys: npt.NDArray[np.uint64]) -> Rows:
+    """Returns the first of the rows with each row key, in the order of ``rows``; ``keys`` are those of all rows."""
+    return rows[np.sort(np.unique(keys[rows], return_index=True)[1])]
 
 
 def nearest_others(

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from .. import options as declared
-from ..errors import InputError
+from ..errors import InputError, for_python
 from ..options import Option
 from . import printing
 
@@ -200,7 +200,8 @@ def command(
             function(**values)
 
         arguments = [param for param in params if isinstance(param, click.Argument)]
-        made = Command(name, callback=call, help=inspect.cleandoc(function.__doc__ or ""), short_help=short_help)
+        text = inspect.cleandoc(function.__doc__ or "")
+        made = Command(name, callback=for_python(call), help=text, short_help=short_help)
         made.params = [*arguments, *further(), *(param for param in params if isinstance(param, click.Option))]
         made.headings = headings
         if common:

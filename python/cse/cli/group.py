@@ -16,7 +16,7 @@ import click
 from .. import errors
 from .._core import __version__, report_truncated_files
 from ..background import STOPPING, handle_stops
-from ..errors import EqualVectors, InputError, Interrupted, RunError, did_you_mean, sentence, shortened
+from ..errors import EqualVectors, InputError, Interrupted, RunError, did_you_mean, sentence
 from ..registry import declared, load
 from . import printing
 
@@ -77,10 +77,9 @@ class LazyGroup(click.Group):
                 sys.stdout.flush()
             return value
         except BrokenPipeError:
-            if sys.platform != "win32":
-                signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-                os.kill(os.getpid(), signal.SIGPIPE)
-            os._exit(141)  # on Windows, or if the signal is blocked
+            signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGPIPE)
+            os._exit(141)  # if the signal is blocked
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         lines = dict(COMMANDS)
@@ -107,7 +106,12 @@ def cli() -> None:
     """
 
 
-REMOVED = {"--no-verify": "the checksum is always compared", "--verify": "the checksum is always compared"}
+REMOVED = {
+    "--no-verify": "the checksum is always compared",
+    "--verify": "the checksum is always compared",
+    "--int8": "quantize_dynamic of onnxruntime writes 8-bit weights; see docs/with.md",
+    "--mteb": "mteb.evaluate takes a cse.Encoder; see docs/with.md",
+}
 """Options of earlier versions, and what holds instead."""
 
 
@@ -190,10 +194,6 @@ def _run(stopped_by: list[signal.Signals]) -> int:
         if not said_by_another_rank(sentence(error)):
             printing.echo(f"Error{'' if rank == '0' else f' on rank {rank}'}: {sentence(error)}", err=True)
         return 1 if isinstance(error, (RunError, EqualVectors)) else 2
-    except UnicodeEncodeError as error:  # by a library that refuses a name that is not UTF-8
-        name = shortened(str(error.object), 60)
-        printing.echo(f"Error: {name!r} is not UTF-8; use another name", err=True)
-        return 2
     except (click.Abort, KeyboardInterrupt) as error:
         stopped = error.__cause__ if isinstance(error, click.Abort) else error
         if isinstance(stopped, Interrupted):

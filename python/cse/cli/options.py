@@ -170,7 +170,8 @@ def open_corpus(files: Sequence[str], column: str | None, **reading: Any) -> Cor
 
 def model_folder(name: str) -> str:
     """Returns a model name unchanged; for the folder of a run, prints and returns the path of its encoder, ``best``."""
-    from ..encoder.resolve import best_of_run, check_local
+    from ..encoder.layout import best_of_run
+    from ..encoder.resolve import check_local
 
     if ":" not in name:  # KIND:WHAT, of cse.encoder.other
         check_local(name)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import cse._core as _core
 
@@ -48,20 +47,14 @@ def read_small(files: Sequence[str | Column], reading: ReadOptions) -> _core.Row
     return None if total >= IN_MEMORY_BYTES else _core.Rows.read_up_to(list(files), reading, 3 * IN_MEMORY_BYTES)
 
 
-def count_repeats(hashes: npt.NDArray[np.uint64], words: npt.NDArray[np.uint32]) -> int:
-    ordered = np.sort(hashes[words > 0])  # np.unique is many times slower for millions of rows
-    return int((ordered[1:] == ordered[:-1]).sum())
-
-
 class StoredRows:
-    """As ``_core.Rows``, mapped into memory from the files that ``rust/src/text/row_files.rs`` describes."""
+    """As ``_core.Rows``, mapped into memory from the files that ``rust/src/text/rows.rs`` describes."""
 
     def __init__(self, entry: Entry, temporary: tempfile.TemporaryDirectory[str] | None = None) -> None:
         self.folder = str(entry.folder)
         self.files: list[Any] = entry.meta["files"]
         self.repaired: int = entry.meta["repaired"]
         self.joined_lines: int = entry.meta["joined_lines"]
-        self.repeats: int = entry.meta["repeats"]
         self._entry = entry  # kept in the cache while this object is in use
         self._temporary = temporary  # the folder is deleted with this object
         self._ends = _map(self.folder, "ends.u64", "<u8")
@@ -94,9 +87,7 @@ class StoredRows:
                 raise InputError(f"{paths[0]}: a file of the corpus changed while it was read; run the command again")
             size = sum(file["bytes"] for file in records)
             report(size, size)
-            meta = {"rows": rows, "files": records, "repaired": repaired, "joined_lines": joined_lines(files)}
-            repeats = count_repeats(_map(folder, "hashes.u64", "<u8"), _map(folder, "words.u32", "<u4"))
-            return {**meta, "repeats": repeats}
+            return {"rows": rows, "files": records, "repaired": repaired, "joined_lines": joined_lines(files)}
 
         if any(not os.path.isfile(path) for path in paths):
             temporary = tempfile.TemporaryDirectory(prefix="cse-rows-")

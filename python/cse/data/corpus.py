@@ -17,7 +17,8 @@ from .. import rng
 from ..background import ProgressCallback, in_thread
 from ..errors import InputError, check_texts
 from ..identity import Keys, common_keys
-from .cache import StoredRows, count_repeats, read_small
+from ..io import repaired
+from .cache import StoredRows, read_small
 from .readers import ReadOptions, SourceFile, joined_lines, reading_options
 from .tables import Column, lines_of
 
@@ -66,8 +67,7 @@ class Corpus:
         lines, joined = lines_of(check_texts(texts))
         if not lines:
             raise InputError("texts: must not be empty; at least one sentence is needed")
-        # Lone surrogates, which UTF-8 cannot encode, become U+FFFD.
-        content = lines.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+        content = repaired(lines).encode()
         blocks = iter([(content, len(content))])
         # The core treats the texts as a table column: it hashes the file, but reads the rows with ``next_block``.
         with tempfile.NamedTemporaryFile(prefix="cse-texts-") as file:
@@ -121,10 +121,9 @@ class Corpus:
         return np.frombuffer(self._core.keys(), dtype="<u8")
 
     def repeats(self) -> int:
-        """Returns the number of non-blank rows that repeat the text of an earlier row."""
-        if isinstance(self._core, StoredRows):
-            return self._core.repeats
-        return count_repeats(self.hashes(), self.word_counts())
+        """Returns the number of non-blank rows that have the row key of an earlier row."""
+        keys = np.sort(self.row_keys()[self.word_counts() > 0])  # np.unique is many times slower for millions of rows
+        return int((keys[1:] == keys[:-1]).sum())
 
 
 HELD_OUT_ROWS = 2000

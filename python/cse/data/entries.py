@@ -6,11 +6,11 @@ When an entry is opened, its files are compared with these hashes, and a damaged
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
 import re
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -92,11 +92,8 @@ def _opened(folder: Path, check: bool = True) -> Entry | None:
     """Returns the entry of a folder, with a lock on it; None if it cannot be read or, with ``check``, was changed."""
     try:
         held = open(folder / META, "rb")  # noqa: SIM115  # closed when the entry is deleted
-        if sys.platform != "win32":  # where an open file cannot be removed
-            import fcntl
-
-            with suppress(OSError):  # a file system without locks
-                fcntl.flock(held, fcntl.LOCK_SH)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(held, fcntl.LOCK_SH)
         with suppress(OSError):  # a folder of another user
             os.utime(folder)  # the time of the last opening
         meta = json.loads(held.read())

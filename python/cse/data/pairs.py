@@ -46,9 +46,8 @@ def role_of(name: str) -> str | None:
 def pair_columns(path: str, columns: Sequence[str], where: str | None = None, selected: bool = False) -> list[str]:
     """Returns the names of the columns to read: anchor, positive and any number of hard negatives.
 
-    Without ``columns``, the roles follow from the column names (``NAMES``). If none names the anchor or the positive,
-    the columns whose names are not in ``NAMES``, except identifiers, take these roles, in the order of the table.
-    ``selected`` tells whether ``--where`` or ``--min-score`` selects the rows that are positive pairs.
+    Without ``columns``, the roles follow from the column names (``NAMES``). ``selected`` tells whether ``--where`` or
+    ``--min-score`` selects the rows that are positive pairs.
     """
     if columns:
         if len(columns) < 2 or len(set(columns)) != len(columns):
@@ -60,25 +59,18 @@ def pair_columns(path: str, columns: Sequence[str], where: str | None = None, se
     names = tables.column_names(path)
 
     def refused(fault: str, what: str = "the columns of text") -> InputError:
-        listed = ", ".join(names[:20])
-        return InputError(f"--pairs {path}: {fault} name {what} with --columns; the columns are: {listed}")
+        listed = ", ".join(shortened(name, 60) for name in names[:20])
+        where = "the first line names the columns" if tables.has_header_line(path) else "the columns are"
+        return InputError(f"--pairs {path}: {fault} name {what} with --columns; {where}: {listed}")
 
     def unselected(name: str, example: str) -> InputError:
         return refused(f"column {name!r} marks which rows are positive pairs; select them with {example}, or")
 
     by_role: dict[str | None, list[str]] = {}
-    known = False
     for name in names:
         identifier = name.lower() in ("id", "idx") or name.lower().endswith("_id")
-        known |= identifier or role_of(name) is not None
         if not identifier and name != (where or "").partition("=")[0]:
             by_role.setdefault(role_of(name), []).append(name)
-    for name in names if tables.has_header_line(path) and not known else []:
-        if len(name.split()) > 3 or len(name) > 60 or name.endswith((".", "?", "!")) or is_number(name):
-            raise InputError(
-                f"--pairs {path}: the first line must name the columns, but holds {shortened(name, 60)!r}; add a line "
-                "like anchor,positive (in a .tsv file separated by a tab), or name the columns with --columns"
-            )
     for role, example in (("label", "--where {}=1"), ("score", "--min-score 4")):
         if role in by_role and not selected:
             raise unselected(by_role[role][0], example.format(by_role[role][0]))
@@ -97,13 +89,12 @@ def pair_columns(path: str, columns: Sequence[str], where: str | None = None, se
         numbered = role == "hard negative" and len({NUMBER.sub("", name.lower()) for name in same}) == 1
         if len(same) > 1 and not numbered:
             raise refused(f"columns {' and '.join(same)} may both be the {role};", "two or three")
-    column_of = {role: by_role[role][0] for role in ROLES if role in by_role}
-    missing = [role for role in ROLES[:2] if role not in column_of]
-    if missing and len(missing) != len(others):
-        fault = f"the names of the columns do not determine the {missing[0]};"
-        raise refused(fault, "anchor, positive and any hard negatives")
-    column_of |= dict(zip(missing, others, strict=False))
-    return [column_of[role] for role in ROLES if role in column_of] + by_role.get("hard negative", [])[1:]
+    for role in ROLES[:2]:
+        if role not in by_role:
+            known = ", ".join(NAMES[role].split()[:3])
+            fault = f"no column has a name for the {role} ({known}, ...); rename the columns, or"
+            raise refused(fault, "anchor, positive and any hard negatives")
+    return [by_role[role][0] for role in ROLES if role in by_role] + by_role.get("hard negative", [])[1:]
 
 
 def chosen_rows(files: Sequence[str], where: str | None, min_score: float | None) -> tuple[npt.NDArray[np.bool_], str]:

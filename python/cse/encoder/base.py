@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InputError, check_integer, check_texts, shortened, unknown
+from ..io import repaired
 from .prompts import DOCUMENT, QUERY, find_prompt, role_prompt
 
 Vectors = npt.NDArray[np.float32]
@@ -192,15 +193,6 @@ class TextEncoder(ABC):
         if size is None:
             return vectors
         return unit(vectors[:, :size]) if self._rescaled else vectors[:, :size]
-
-
-def repaired(text: str) -> str:
-    """Replaces lone surrogates with U+FFFD: they cannot be encoded as UTF-8, and tokenizers reject them."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
 
 
 class NotFinite(InputError):

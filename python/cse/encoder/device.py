@@ -1,4 +1,4 @@
-"""Everything that depends on the kind of device: CPU, CUDA (also ROCm), Apple's GPUs (``mps``), Intel's GPUs (``xpu``).
+"""Everything that depends on the kind of device: CPU, CUDA (also ROCm), and Apple's GPUs (``mps``), which are untried.
 
 No other module calls ``torch.cuda`` or the corresponding modules of other devices.
 """
@@ -20,9 +20,9 @@ import cse._core as _core
 from ..errors import InputError, first_line, unknown
 
 PRECISIONS = ("fp32", "bf16", "auto")
-GPUS = ("cuda", "mps", "xpu")
+GPUS = ("cuda", "mps")
 # Backends of torch.distributed by kind of device. Several processes cannot use any other kind.
-BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 # Parts of out-of-memory messages of PyTorch's CPU allocator, of oneDNN, of CUDA and MPS, and of cuBLAS.
 NO_MEMORY = ("can't allocate memory", "could not create a primitive", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 # Names of the bfloat16 instruction sets, by their keys in torch.cpu.get_capabilities.
@@ -33,6 +33,8 @@ def pick_device(name: str) -> str:
     """Returns the device to use: ``name``, if it is usable, or, for ``auto``, the GPU if there is one, else the CPU."""
     if name == "auto":
         return _gpu_kind() or "cpu"
+    if name.startswith("xpu"):
+        raise InputError(f"--device {name}: Intel's GPUs are not supported; use --device cpu")
     try:
         torch.ones(1, device=name).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -51,12 +53,7 @@ def _kind(device: str) -> str:
     return torch.device(device).type
 
 
-def _module(device: str) -> Any:
-    """Returns PyTorch's module for a device, such as ``torch.cuda``; None for a device that is not one of ``GPUS``."""
-    return getattr(torch, _kind(device), None) if _kind(device) in GPUS else None
-
-
-def _index(device: str) -> tuple[str, ...]:
+def _number(device: str) -> tuple[str, ...]:
     """Returns the argument that selects a device in functions of its module; those of ``torch.mps`` have none."""
     return () if _kind(device) == "mps" else (device,)
 
@@ -201,9 +198,8 @@ def on_device(values: npt.NDArray[Any], device: str) -> torch.Tensor:
 
 
 def device_name(device: str) -> str:
-    """Returns the name of a GPU, as its driver reports it; for other devices and for ``mps``, the device itself."""
-    get_name = getattr(_module(device), "get_device_name", None)
-    return device if get_name is None else str(get_name(device))
+    """Returns the name of a CUDA device, as its driver reports it; for other devices, the device itself."""
+    return str(torch.cuda.get_device_name(device)) if _kind(device) == "cuda" else device
 
 
 def describe_device(device: str, precision: str, reason: str) -> str:
@@ -217,16 +213,16 @@ def describe_device(device: str, precision: str, reason: str) -> str:
 def generator_states(device: str) -> dict[str, torch.Tensor]:
     """Returns the states (uint8, on the CPU) of the generators that dropout uses, by kind of device."""
     states = {"cpu": torch.get_rng_state()}
-    if (module := _module(device)) is not None:
-        states[_kind(device)] = module.get_rng_state(*_index(device))
+    if (kind := _kind(device)) in GPUS:
+        states[kind] = getattr(torch, kind).get_rng_state(*_number(device))
     return states
 
 
 def restore_generators(states: dict[str, torch.Tensor], device: str) -> None:
     """Sets the states of PyTorch's generators; states of devices that are not in use are ignored."""
     torch.set_rng_state(states["cpu"])
-    if (module := _module(device)) is not None and _kind(device) in states:
-        module.set_rng_state(states[_kind(device)], *_index(device))
+    if (kind := _kind(device)) in GPUS and kind in states:
+        getattr(torch, kind).set_rng_state(states[kind], *_number(device))
 
 
 @contextmanager
@@ -259,11 +255,9 @@ def distributed_backend(device: str) -> str:
 
 def use_gpu(backend: str, number: int) -> str:
     """Makes GPU ``number`` the current one of this process, and returns its kind; ``cpu`` with the backend ``gloo``."""
-    kind = next(kind for kind, name in BACKENDS.items() if name == backend)
-    if kind != "cpu":
-        if number >= (count := _module(kind).device_count()):
-            raise InputError(
-                f"torchrun --nproc-per-node: more processes than the {count} GPUs of this machine; lower it"
-            )
-        _module(kind).set_device(number)
-    return kind
+    if backend == BACKENDS["cpu"]:
+        return "cpu"
+    if number >= (count := torch.cuda.device_count()):
+        raise InputError(f"torchrun --nproc-per-node: more processes than the {count} GPUs of this machine; lower it")
+    torch.cuda.set_device(number)
+    return "cuda"

@@ -27,7 +27,8 @@ from ..progress import counting
 from .base import Calls, TextEncoder, Vectors, check_finite, unit
 from .device import autocast, copied_to, pick_device, pick_precision
 from .fast.lengths import batches_by_length
-from .light import STATIC, LightEncoder
+from .layout import files_to_copy, model_files, read_settings, transformer_folder
+from .light import STATIC
 from .modules import (
     Head,
     OnlyIn,
@@ -38,20 +39,10 @@ from .modules import (
     split,
 )
 from .older_names import load_as_stored, write_older_names
-from .other import ENCODERS, OtherEncoder, OtherModule
+from .other import ENCODERS, OtherEncoder
 from .pooling import POOLERS
 from .pooling_modules import MaskPooling, pooler_of, pooling_modules
-from .resolve import (
-    base_of,
-    family_in,
-    files_to_copy,
-    find_folder,
-    model_files,
-    naming_model,
-    naming_panics,
-    read_settings,
-    transformer_folder,
-)
+from .resolve import base_of, family_in, find_folder, naming_model, naming_panics
 from .tokens import TOKENIZING, pad
 
 # Number of texts that are sorted by length at a time.
@@ -137,12 +128,8 @@ class Encoder(TextEncoder, SentenceTransformer):
         """Whether every loader has to use all of tokenizer.json, since a template was added to it."""
         kind, colon, what = name.partition(":")
         if colon and kind in ENCODERS:
-            other: Any = ENCODERS.get(kind)(what, place)
-            modules = [OtherModule(other)]
-            if isinstance(other, LightEncoder):
-                settings |= {"prompts": other.prompts, "default_prompt_name": other.default_prompt_name}
-                settings |= {"truncate_dim": other.dims, "similarity_fn_name": other.similarity_name}
-                other.keep_dims(None)
+            other = ENCODERS.get(kind)(what, place)
+            modules, settings = [other], {**settings, **other.declared}
         if modules is not None:
             super().__init__(modules=list(modules), device=place, **settings)
             if pooler is not None:
@@ -223,9 +210,9 @@ class Encoder(TextEncoder, SentenceTransformer):
         return self.given[1] is None and not self._declares
 
     @property
-    def other(self) -> OtherEncoder | LightEncoder | None:
-        """The encoder of a kind that is not a model of sentence-transformers, such as ``onnx:FOLDER``, if it is one."""
-        return self[0].encoder if isinstance(self[0], OtherModule) else None
+    def other(self) -> OtherEncoder | None:
+        """The module of an encoder that is not a transformer, such as ``onnx:FOLDER``, if it is one."""
+        return self[0] if isinstance(self[0], OtherEncoder) else None
 
     @property
     def pooler(self) -> str:
@@ -266,7 +253,7 @@ class Encoder(TextEncoder, SentenceTransformer):
 
     @property
     def unit_length(self) -> bool:
-        return self.other.unit_length if isinstance(self.other, LightEncoder) else normalizes(in_evaluation(self))
+        return self.other.unit_length if self.other is not None else normalizes(in_evaluation(self))
 
     def encode(
         self,
@@ -360,8 +347,8 @@ class Encoder(TextEncoder, SentenceTransformer):
         device = self.device
         if self.training:
             self.eval()
-        if isinstance(self[0], OtherModule):
-            self[0].precision = self.precision
+        if self.other is not None:
+            self.other.precision = self.precision
         # One context for all batches: autocast keeps the converted weights until its context ends.
         with autocast(str(device), self.precision), naming_panics():
             for start in range(0, len(filled), BLOCK):
@@ -417,8 +404,6 @@ class Encoder(TextEncoder, SentenceTransformer):
 
     def files(self) -> list[tuple[str, Path]]:
         """Returns the names and paths of the files that the embeddings depend on."""
-        if isinstance(self.other, LightEncoder):
-            return self.other.files()
         if self.other is not None:
             return [(path.name, path) for path in self.other.files()]
         return [] if self.folder is None else model_files(self.folder, self.base)

@@ -12,20 +12,18 @@ import numpy as np
 from ..errors import InputError
 from ..io import contents
 from .base import Calls, TextEncoder, Vectors, unit
-from .prompts import plain
-from .resolve import (
+from .layout import (
     best_of_run,
-    find_folder,
     is_static,
     kind_of,
     model_files,
-    naming_model,
-    naming_panics,
     read_modules,
     read_settings,
     transformer_folder,
     weights_digest,
 )
+from .prompts import plain
+from .resolve import find_folder, naming_model, naming_panics
 
 ONNX, MODEL, TOKENIZER = "onnx", "model.onnx", "tokenizer.json"
 MADE_FROM = "cse_made_from"
@@ -47,7 +45,6 @@ class LightEncoder(TextEncoder):
     device = "cpu"
     precision, precision_reason = "fp32", "the precision of the files"
     pooler = "none"
-    summary = SUMMARY
     plain = False
     other = None
     width = 0
@@ -171,8 +168,3 @@ class LightEncoder(TextEncoder):
                 "export --onnx"
             )
         return vectors  # type: ignore[no-any-return]
-
-
-def open_onnx(what: str, device: str) -> LightEncoder:
-    """Opens ``onnx:WHAT`` for ``cse.Encoder``, which keeps the declared number of dimensions itself."""
-    return LightEncoder(f"onnx:{what}")

@@ -1,4 +1,4 @@
-"""Export of a model to ONNX, in float32 and with int8 weights."""
+"""Export of a model to ONNX."""
 
 from __future__ import annotations
 
@@ -15,22 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from ..errors import InputError, RunError
 from ..io import copy_files, fresh_folder, temporary_folder
-from .base import unit
 from .encoder import Encoder
+from .layout import best_of_run, files_to_copy, weights_digest
 from .light import MADE_FROM, MODEL, NOT_INSTALLED, OUTPUT, PROMPT_LENGTH, TOKENIZER
 from .light import ONNX as FOLDER
 from .older_names import write_limit
 from .pooling import pooled_layers
-from .resolve import MINILM, best_of_run, files_to_copy, find_model, weights_digest
+from .resolve import MINILM, find_model
 
-INT8 = "model_int8.onnx"
 # Largest difference between embeddings from ONNX and from PyTorch, relative to the largest norm if it is above 1.
 TOLERANCE = 1e-4
 # Weights of more bytes get a separate file; an ONNX file holds at most 2 GB.
@@ -47,16 +45,9 @@ class Exported:
     """Size of the file, including weights in a separate file."""
     difference: float
     """Largest absolute difference between embeddings of sample sentences from the file and from PyTorch."""
-    int8_file: str | None = None
-    int8_bytes: int | None = None
-    int8_cosine: float | None = None
-    """Mean cosine between embeddings from the file with int8 weights and those from PyTorch."""
-    int8_lowest_cosine: float | None = None
 
 
-def export_onnx(
-    model: str, output: str | None = None, int8: bool = False, status: Callable[[str], object] | None = None
-) -> Exported:
+def export_onnx(model: str, output: str | None = None, status: Callable[[str], object] | None = None) -> Exported:
     """Writes ``onnx/model.onnx`` to the folder of a model, provided that its embeddings agree with PyTorch's."""
     for name in ("onnx", "onnxscript", "onnxruntime"):
         try:
@@ -77,7 +68,7 @@ def export_onnx(
     encoder = Encoder(name, device="cpu")
     say = status or (lambda text: None)
     if output is None:
-        return _export(encoder, Path(source.path), Path(source.path), int8, say)
+        return _export(encoder, Path(source.path), Path(source.path), say)
     with fresh_folder(Path(output)) as fresh:
         place = Path(source.path)
         # *.bin files are not copied if the folder also holds weights as safetensors.
@@ -85,19 +76,15 @@ def export_onnx(
         names = [name for name in files_to_copy(place) if name.split("/")[0] != FOLDER and Path(name).suffix != twice]
         copy_files(place, fresh, names)
         write_limit(fresh, int(encoder.max_seq_length))
-        return _export(encoder, fresh, Path(output), int8, say)
+        return _export(encoder, fresh, Path(output), say)
 
 
-def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callable[[str], object]) -> Exported:
+def _export(encoder: Encoder, folder: Path, final: Path, say: Callable[[str], object]) -> Exported:
     """Exports to a temporary folder and moves the files to ``folder``, which the caller may rename to ``final``."""
     sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")[:32]
     texts = [*sample, "word", " ".join(sample)]  # the last one will be truncated
     prompt = " ".join(texts[0].split()[:4]) + " "
     expected = [encoder.encode(texts, prompt=before) for before in ("", prompt)]
-
-    def compare(file: Path) -> npt.NDArray[np.float32]:
-        made = Encoder(f"onnx:{file}", device="cpu")
-        return np.stack([made.encode(texts, prompt=before) for before in ("", prompt)])
 
     with temporary_folder(folder / FOLDER) as temporary:
         file = temporary / MODEL
@@ -111,33 +98,20 @@ def _export(encoder: Encoder, folder: Path, final: Path, int8: bool, say: Callab
         tokenizer.save(str(temporary / TOKENIZER))
         write_onnx(encoder, file, weights_digest(folder))
         say("comparing its embeddings with PyTorch's")
-        difference = float(np.abs(compare(file) - expected).max())
+        made = Encoder(f"onnx:{file}", device="cpu")
+        found = np.stack([made.encode(texts, prompt=before) for before in ("", prompt)])
+        difference = float(np.abs(found - expected).max())
         if not difference <= TOLERANCE * max(1.0, float(np.linalg.norm(expected, axis=-1).max())):
             raise RunError(
                 f"{encoder.given[0]}: embeddings of the exported model differ by up to {difference:.2g} from "
                 "PyTorch's; nothing was written; please report the type of the model"
             )
-        more: dict[str, Any] = {}
-        if int8:
-            say("quantising the weights")
-            from onnxruntime.quantization import QuantType, quantize_dynamic
-
-            small, options = temporary / INT8, {"per_channel": True, "use_external_data_format": _size(file) > EXTERNAL}
-            with _quiet():
-                quantize_dynamic(file, small, weight_type=QuantType.QInt8, **options)
-            cosines = (unit(compare(small)[0]) * unit(expected[0])).sum(1)
-            more = {
-                "int8_file": str(final / FOLDER / INT8),
-                "int8_bytes": _size(small),
-                "int8_cosine": float(cosines.mean()),
-                "int8_lowest_cosine": float(cosines.min()),
-            }
-        size = _size(file)
+        size = sum(path.stat().st_size for path in temporary.glob(f"{MODEL}*"))
         target = folder / FOLDER
         target.mkdir(exist_ok=True)
         for path in sorted(temporary.iterdir(), reverse=True):  # external weights before the file that names them
             os.replace(path, target / path.name)
-    return Exported(str(final), str(final / FOLDER / MODEL), size, difference, **more)
+    return Exported(str(final), str(final / FOLDER / MODEL), size, difference)
 
 
 class _Whole(nn.Module):
@@ -214,7 +188,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
-
-
-def _size(file: Path) -> int:
-    return sum(path.stat().st_size for path in file.parent.glob(f"{file.name}*"))

@@ -14,44 +14,40 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, NotRequired, TypedDict
+from pathlib import Path
+from typing import Any, TypedDict
 
 import cse._core as _core
 
 from ..errors import InputError, first_line, shortened, shown
 from ..io import checked, contents, read_json
+from .layout import (
+    ADAPTER,
+    LENGTHS,
+    MODULES_ON_HUB,
+    ON_HUB,
+    OTHER_MODELS,
+    SETTINGS,
+    SPARSE,
+    Adapter,
+    Module,
+    best_of_run,
+    check_inside,
+    has_config,
+    is_adapter,
+    is_static,
+    is_whole,
+    kind_of,
+    read_modules,
+    read_settings,
+    transformer_folder,
+)
 
 MINILM = "minilm"
 MINILM_ON_HUB = "sentence-transformers/all-MiniLM-L6-v2"
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 PROBE_SECONDS = 5.0
 LFS_POINTER = b"version https://git-lfs"
-TOKENIZER_FILES: tuple[str, ...] = ("tokenizer.json", "vocab.txt", "vocab.json", "tokenizer.model")
-TOKENIZER_FILES += ("sentencepiece.bpe.model", "spiece.model", "spm.model")
-WITHOUT_FILES = ("Canine", "ByT5", "Perceiver")  # tokenizers of characters or bytes
-ADAPTER = "adapter_config.json"
-# Kinds of models of sentence-transformers that have no dense sentence vectors, and modules that only one of them has.
-OTHER_MODELS = {
-    "CrossEncoder": "scores pairs and has no sentence vectors",
-    "SparseEncoder": "has vectors with a dimension for each token of the vocabulary",
-    "MultiVectorEncoder": "has a vector for each token",
-}
-SPARSE = ("SpladePooling", "MLMTransformer", "SparseAutoEncoder", "SparseStaticEmbedding")
-
-
-class Module(TypedDict):
-    """An entry of ``modules.json``."""
-
-    type: str
-    path: str
-
-
-class Adapter(TypedDict):
-    """What an ``adapter_config.json`` of peft must hold."""
-
-    base_model_name_or_path: str
-    peft_type: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -85,7 +81,7 @@ def find_model(name: str) -> Source:
         path = transformer_folder(folder)
         base = base_of(path)
         config = read_settings(Path(base or path) / "config.json")
-        settings = read_settings(folder / "config_sentence_transformers.json")
+        settings = read_settings(folder / SETTINGS)
         pooler = None
         if modules:
             from sentence_transformers.sentence_transformer import modules as library
@@ -126,51 +122,11 @@ def family_in(settings: dict[str, Any]) -> str | None:
     return {"adapt": "encoder"}.get(family, family) if isinstance(family, str) else None  # "adapt": its former name
 
 
-# Settings of a folder
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """Returns the contents of a JSON file with an object; an empty dictionary if there is no such file."""
-    return read_json(path, dict[str, Any]) if path.is_file() else {}
-
-
-def read_modules(folder: Path) -> list[Module]:
-    """Returns the entries of ``modules.json``; an empty list if there is no such file."""
-    path = folder / "modules.json"
-    modules = read_json(path, list[Module]) if path.is_file() else []
-    for entry in modules:
-        check_inside(path, entry["path"])
-    return modules
-
-
-def check_inside(file: Path, path: str) -> None:
-    """Raises ``InputError`` if a path that a file of the folder names is not a path inside the folder."""
-    parts = PurePosixPath(path.replace("\\", "/"))
-    if parts.is_absolute() or ":" in path or any(part[0] == "." for part in parts.parts):
-        raise InputError(f"{file} names the path {shown(path)}, which is not inside the folder, or hidden")
-
-
 def check_beside(file: Path, name: str) -> None:
     """Raises ``InputError`` if weights that a file names are not a file beside it whose name says what it is."""
     check_inside(file, name)
     if "/" in name or not name.endswith((".safetensors", ".safetensors.index.json", ".bin")):
         raise InputError(f"{file} names the weights {shown(name)}, which are not a .safetensors or .bin file beside it")
-
-
-def kind_of(entry: Module) -> str:
-    """Returns the name of the class of an entry of ``modules.json``."""
-    return entry["type"].rsplit(".", 1)[-1]
-
-
-def is_static(folder: Path) -> bool:
-    """Returns whether a folder holds a StaticEmbedding of sentence-transformers."""
-    return [kind_of(entry) for entry in read_modules(folder)][:1] == ["StaticEmbedding"]
-
-
-def transformer_folder(folder: Path) -> Path:
-    """Returns the folder of the first module, which holds weights and tokenizer; ``folder`` without a modules.json."""
-    modules = read_modules(folder)
-    return folder / modules[0]["path"] if modules else folder
 
 
 def base_of(path: Path) -> str | None:
@@ -190,18 +146,6 @@ def base_of(path: Path) -> str | None:
     return str(inner)
 
 
-def is_adapter(folder: Path) -> bool:
-    return (folder / ADAPTER).is_file() and not (folder / "config.json").exists()
-
-
-LENGTHS = {
-    "tokenizer_config.json": "model_max_length",
-    "sentence_bert_config.json": "max_seq_length",
-    "config_sentence_transformers.json": "truncate_dim",
-}
-"""The settings that hold a number of tokens or dimensions which the libraries use as it is, by file."""
-
-
 class Dims(TypedDict, total=False):
     """What cse stores in ``config_sentence_transformers.json`` of a model that was trained with ``--dims``."""
 
@@ -218,7 +162,7 @@ def check_lengths(folder: Path) -> None:
             whole = digits or isinstance(value, int) or (isinstance(value, float) and value.is_integer())
             if value is not None and (isinstance(value, bool) or not whole or float(value) < 2):
                 raise InputError(f"{name} in its {file} must be an integer of at least 2, got {shown(value)}")
-    file = "config_sentence_transformers.json"
+    file = SETTINGS
     checked(read_settings(folder / file), Dims, f"its {file}")
 
 
@@ -232,7 +176,7 @@ def check_folder(folder: Path) -> None:
     for place in dict.fromkeys((folder, transformer_folder(folder))):
         if name := read_settings(place / "config.json").get("transformers_weights"):
             check_beside(place / "config.json", name)
-    kind = read_settings(folder / "config_sentence_transformers.json").get("model_type", "SentenceTransformer")
+    kind = read_settings(folder / SETTINGS).get("model_type", "SentenceTransformer")
     classifies = any(str(item).endswith("ForSequenceClassification") for item in config.get("architectures") or ())
     scores = config.get("sentence_transformers") is not None or len(config.get("id2label") or ()) == 1
     if classifies and scores and not modules:  # of an older sentence-transformers release
@@ -318,10 +262,10 @@ def find_folder(name: str) -> Path:
         return folder
     with naming_model(name, folder):
         check_folder(folder)
-        if not read_modules(folder) and not _has_config(folder):
+        if not read_modules(folder) and not has_config(folder):
             remedy = f"; it is the folder of a run: use {folder / 'best'}" if best_of_run(name) != name else ""
             raise InputError(f"no model there (config.json is missing){remedy}")
-        if not _is_whole(folder):
+        if not is_whole(folder):
             raise InputError("the model there is incomplete (weights or tokenizer files are missing)")
     return folder
 
@@ -330,28 +274,6 @@ def check_local(name: str) -> None:
     """Raises ``InputError`` for a name of a local folder that does not exist, before anything is loaded or fetched."""
     if not Path(name).is_dir() and (name.startswith((".", "/", "~", "runs/")) or name.count("/") > 1):
         raise InputError(f"{name}: no such folder; name a folder, a model on the hub or {MINILM}")
-
-
-def best_of_run(name: str) -> str:
-    """Returns the folder ``best`` if the name is the folder of a run; otherwise returns the name unchanged."""
-    folder = Path(name)
-    is_run = not _has_config(folder) and _has_config(folder / "best")
-    return str(folder / "best") if is_run else name
-
-
-def _has_config(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("config.json", ADAPTER))
-
-
-def _is_whole(folder: Path) -> bool:
-    modules = read_modules(folder)
-    if modules and kind_of(modules[0]) not in ("Transformer", "StaticEmbedding"):
-        return True  # the library reads the files of other modules, and names the one that is missing
-    folder = transformer_folder(folder)
-    weights = [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json"), *folder.glob("*.bin")]
-    kind = str(read_settings(folder / "tokenizer_config.json").get("tokenizer_class"))
-    has_tokenizer = kind.startswith(WITHOUT_FILES) or any((folder / name).exists() for name in TOKENIZER_FILES)
-    return bool(weights) and has_tokenizer
 
 
 def _minilm() -> Path:
@@ -377,12 +299,11 @@ def _from_cache_or_hub(name: str) -> Path:
 
     try:
         cached = try_to_load_from_cache(name, "config.json")
-        if isinstance(cached, str) and _is_whole(Path(cached).parent):
+        if isinstance(cached, str) and is_whole(Path(cached).parent):
             return Path(cached).parent
         listed = _within(PROBE_SECONDS, lambda: HfApi().model_info(name, timeout=PROBE_SECONDS)).siblings or []
         safe = any(file.rfilename.endswith(".safetensors") for file in listed)
-        patterns = ["*.json", "*.txt", "*.model", "*.jinja", "model*.safetensors" if safe else "pytorch_model*.bin"]
-        patterns += ["*_*/model.safetensors", "*_Dense/pytorch_model.bin", "*_LayerNorm/pytorch_model.bin"]
+        patterns = [*ON_HUB, "model*.safetensors" if safe else "pytorch_model*.bin", *MODULES_ON_HUB]
         return Path(snapshot_download(name, allow_patterns=patterns))
     except (HFValidationError, RepositoryNotFoundError):
         raise InputError(f"--model: the hub has no public model {name!r}; try {MINILM} or a folder") from None
@@ -408,33 +329,7 @@ def _within(seconds: float, ask: Callable[[], Any]) -> Any:
     return answer.result(seconds)
 
 
-# The files of a model, and their hash
-
-SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja", ".bpe", ".codes")
-SKIPPED = {"onnx", "openvino", "checkpoints", "mlm_head"}  # subfolders that do not change the embeddings
-
-
-def model_files(folder: Path, base: str | None = None) -> list[tuple[str, Path]]:
-    """Returns the names and paths of the files of a model and its modules and, for an adapter, of the base model."""
-    skipped = SKIPPED - {entry["path"].split("/")[0] for entry in read_modules(folder)}
-    names = [name for name in contents(folder) if Path(name).suffix in SUFFIXES and name.split("/")[0] not in skipped]
-    kept = [(name, folder / name) for name in names]
-    if base is not None:
-        kept += [(f"{Path(base).name}/{path.name}", path) for path in Path(base).iterdir() if path.is_file()]
-    return sorted(kept)
-
-
-def weights_digest(folder: Path) -> str:
-    """Returns a hexadecimal hash of all files of weights of a model, by which an exported file knows its model."""
-    weights = [(name, path) for name, path in model_files(folder) if path.suffix in (".safetensors", ".bin")]
-    content = [f"{name} {_core.hash_file(str(path))}" for name, path in weights]
-    return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]
-
-
-def files_to_copy(folder: Path) -> set[str]:
-    """Returns the paths, relative to the folder of a model, of the files that a copy of it or an upload holds."""
-    kinds, about = (*SUFFIXES, ".onnx", ".data"), ("README", "LICENSE")
-    return {name for name in contents(folder) if name.endswith(kinds) or name.startswith(about)}
+# The hash of a model
 
 
 def model_digest(encoder: Any, prompt: str | None = None) -> str:

@@ -24,9 +24,10 @@ from .._core import hash_bytes
 from ..data.corpus import Corpus
 from ..errors import InputError
 from ..io import Journal, copy_mode, dumps, naming, remove_leftovers, write_atomically
-from .base import naming_rows
+from .base import compared_by, naming_rows
 from .device import pick_precision
 from .encoder import Encoder
+from .resolve import model_digest
 
 BLOCK = 16384  # rows
 
@@ -40,11 +41,25 @@ class EncodedFile:
     resumed: int
 
 
+def made_by(encoder: Encoder) -> dict[str, Any]:
+    """Returns all that embeddings depend on but their texts: what files and blocks of embeddings were made from."""
+    return {
+        "digest": model_digest(encoder, prompt=""),
+        "prompt": encoder.prompt,
+        "precision": encoder.precision,
+        "width": encoder.embedding_dim,
+        "similarity": compared_by(encoder)[0],
+    }
+
+
 def resume_precision(encoder: Encoder, output: str | Path, key: dict[str, Any], wanted: str) -> None:
-    """Sets the precision of an encoder to the one in which an interrupted call with the same key encoded its rows."""
+    """Sets the precision of an encoder to the one in which an interrupted call with the same key encoded its rows.
+
+    The precision in the ``key`` is not compared, but set.
+    """
     try:
         stored = Journal.key(Path(f"{output}.part.json"))
-        same = all(stored[name] == value for name, value in json.loads(dumps(key)).items())
+        same = all(stored[name] == value for name, value in json.loads(dumps(key)).items() if name != "precision")
         begun = str(stored["precision"]) if same and Path(f"{output}.part").exists() else encoder.precision
     except (KeyError, TypeError):
         return
@@ -56,6 +71,7 @@ def resume_precision(encoder: Encoder, output: str | Path, key: dict[str, Any], 
             f"--precision {begun}, or remove that file"
         )
     encoder.precision, encoder.precision_reason = pick_precision(str(encoder.device), begun)
+    key["precision"] = encoder.precision
 
 
 def encode_to_file(
@@ -70,7 +86,7 @@ def encode_to_file(
 ) -> EncodedFile:
     """Encodes all rows of a corpus, which are numbered from ``first_row``, into a file; blank rows get zeros.
 
-    ``key`` identifies the corpus, the model and the precision: rows encoded with another key are encoded again.
+    ``key`` identifies the corpus and what ``made_by`` returns: rows encoded with another key are encoded again.
     """
     output = Path(output)
     part = Path(f"{output}.part")
@@ -125,7 +141,7 @@ def _resume(file: BinaryIO, journal: Journal, shape: tuple[int, int]) -> int:
     file.seek(0)
     file.truncate(size)
     try:
-        if hasattr(os, "posix_fallocate"):  # not on macOS and Windows
+        if hasattr(os, "posix_fallocate"):  # not on macOS
             os.posix_fallocate(file.fileno(), 0, size)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

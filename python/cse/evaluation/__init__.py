@@ -21,7 +21,6 @@ EVALUATIONS: Registry[type[Evaluation]] = Registry(
         "halves": "cse.evaluation.geometry:SplitHalf",
         "labels": "cse.evaluation.labels:Labels",
         "retrieval": "cse.evaluation.retrieval:Retrieval",
-        "mteb": "cse.evaluation.mteb:Mteb",
     },
 )
 """Evaluations by the name given to ``cse eval --suite``."""

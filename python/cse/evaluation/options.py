@@ -56,8 +56,3 @@ class RetrievalOptions:
             "these documents contain the text of the query"
         ),
     ] = "auto"
-
-
-@dataclass(frozen=True)
-class MtebOptions:
-    tasks: Annotated[tuple[str, ...], Opt("names of tasks of mteb, such as SciFact")] = ()

@@ -305,7 +305,7 @@ def _load(
     """Sets the number of threads, and returns the name of a model and its encoder."""
     from ..encoder.device import set_threads
     from ..encoder.encoder import Encoder
-    from ..encoder.resolve import best_of_run
+    from ..encoder.layout import best_of_run
 
     if threads is not None:
         set_threads(check_integer(threads, "threads", 0))

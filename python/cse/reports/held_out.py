@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.words import cut_in_two
-from ..encoder.resolve import MINILM, is_adapter, is_static, transformer_folder
+from ..encoder.layout import is_adapter, is_static, transformer_folder
+from ..encoder.resolve import MINILM
 from ..errors import InputError
 from ..evaluation.base import Pairs, counted
 from ..evaluation.geometry import nearest_others

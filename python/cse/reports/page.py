@@ -16,7 +16,7 @@ from ..encoder.saving import LOADED, LOADED_BY_CSE
 from ..errors import InputError
 from ..evaluation import verdict
 from ..evaluation.verdict import NOT_JUDGED
-from ..io import SURROGATES, dumps
+from ..io import dumps, repaired
 from ..progress import duration
 from .curves import Material
 from .runs import StoredRun, flat
@@ -107,7 +107,7 @@ def report_page(material: Material) -> Page:
         usage=loaded.replace("this/folder", str(run.folder / "best")),
         left_out=left_out,
     )
-    return Page(SURROGATES.sub("\ufffd", html), changes, left_out)  # of names of files that are not UTF-8
+    return Page(repaired(html), changes, left_out)
 
 
 def _changes(run: StoredRun) -> list[dict[str, Any]]:

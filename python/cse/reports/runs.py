@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
 from ..errors import InputError
-from ..io import SURROGATES, Finite, checked, dumps, read_json, read_toml
+from ..io import Finite, checked, dumps, read_json, read_toml, repaired
 from ..training.folder.find import files_of
 from ..training.folder.stored import SAME_RESULTS
 
@@ -153,7 +153,7 @@ def _records(log: Path) -> list[dict[str, Any]]:
 
 def _shown_names(table: dict[str, Any]) -> dict[str, Any]:
     """Returns a table of metrics, whose names are drawn, with U+FFFD for halves of surrogate pairs in the names."""
-    return {SURROGATES.sub("\ufffd", name): value for name, value in table.items()}
+    return {repaired(name): value for name, value in table.items()}
 
 
 def _stored(path: Path, shape: type[Any]) -> Any:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..io import parse_json, write_text
+from ..io import parse_json, repaired, write_text
 
 FILE = "tokenizer.json"
 MARK = "\x1e"
@@ -96,30 +96,22 @@ class Pieces:
                 for (start, end), piece, number in zip(encoding.offsets, encoding.tokens, encoding.ids, strict=True)
                 if number not in left_out
             ]
-            for encoding in self._tokenizer.encode_batch(_valid(texts), add_special_tokens=False)
+            for encoding in self._tokenizer.encode_batch([*map(repaired, texts)], add_special_tokens=False)
         ]
 
     def terms(self, texts: Sequence[str]) -> list[list[str]]:
         names = self._names
         return [
             [names[number] for number in encoding.ids if number in names]
-            for encoding in self._tokenizer.encode_batch_fast(_valid(texts), add_special_tokens=False)
+            for encoding in self._tokenizer.encode_batch_fast([*map(repaired, texts)], add_special_tokens=False)
         ]
 
     def rows(self, texts: Sequence[str]) -> list[str]:
         """Returns the texts with their pieces, as the Rust core reads them."""
         return [
             f"{text}{MARK}{' '.join([f'{start},{end},{piece}' for start, end, piece in pieces])}"
-            for text, pieces in zip(_valid(texts), self.split(texts), strict=True)
+            for text, pieces in zip([*map(repaired, texts)], self.split(texts), strict=True)
         ]
-
-
-def _valid(texts: Sequence[str]) -> list[str]:
-    """Returns the texts with U+FFFD in place of each lone surrogate, which the tokenizer would refuse."""
-    return [
-        text if text.isascii() else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-        for text in texts
-    ]
 
 
 def _check(definition: Any, name: str) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 import statistics
 import tempfile
-import time
+import timeit
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,7 +17,6 @@ from typing import Any
 
 from ..data import readers
 from ..data.corpus import Corpus
-from ..data.readers import reading_options
 from .index import TfidfIndex
 
 BETA = 0.5
@@ -27,14 +26,12 @@ PLAIN_ROWS, NLPAUG_ROWS, CHECKED_ROWS = 2_000, 200, 200
 class PlainLoop:
     """UNA in plain Python, for rows of the corpus of an index of ``whitespace`` words, with other random numbers."""
 
-    def __init__(self, index: TfidfIndex, seed: int = 0) -> None:
-        order: list[int] = index.by_rank.tolist()
-        scores: list[float] = index.max_score.tolist()
-        self.by_rank: list[str] = [index.terms[term] for term in order]
+    def __init__(self, index: TfidfIndex) -> None:
+        self.by_rank = [index.terms[term] for term in index.by_rank.tolist()]
         self.rank = {term: rank for rank, term in enumerate(self.by_rank)}
         self.idf = dict(zip(index.terms, index.idf.tolist(), strict=True))
-        self.sums = [0.0, *accumulate(scores[term] for term in order)]
-        self.radius, self.random = index.default_radius, Random(seed)
+        self.sums = [0.0, *accumulate(index.max_score[index.by_rank].tolist())]
+        self.radius, self.random = index.default_radius, Random(0)
 
     def probabilities(self, terms: Sequence[str]) -> list[float]:
         counts = Counter(terms)
@@ -43,8 +40,8 @@ class PlainLoop:
         if low == high:
             return [BETA] * len(terms)
         scale = BETA * len(terms) / sum(score - low for score in scores)
-        top = 1.0 if scale * (high - low) < 1 else math.inf  # at least one probability is 1
-        return [1.0 if score == high and top == 1 else min(1.0, scale * (score - low)) for score in scores]
+        sure = high if scale * (high - low) < 1 else math.inf  # at least one probability is 1
+        return [1.0 if score == sure else min(1.0, scale * (score - low)) for score in scores]
 
     def draw(self, term: str) -> str:
         rank = self.rank[term]
@@ -54,30 +51,28 @@ class PlainLoop:
         if total <= 0:
             return self.by_rank[self.random.choice([other for other in range(low, high) if other != rank] or [rank])]
         at = self.sums[low] + self.random.random() * total
-        if at >= self.sums[rank]:
-            at += own
-        return self.by_rank[bisect_right(self.sums, at, low + 1, high) - 1]
+        return self.by_rank[bisect_right(self.sums, at + own * (at >= self.sums[rank]), low + 1, high) - 1]
 
     def augment(self, text: str) -> str:
-        words = list(re.finditer(r"\S+", text))
-        if not words:
-            return text
-        chances = self.probabilities([word[0].lower() for word in words])
-        forced = int(self.random.random() * len(words)) if min(chances) == max(chances) else None
-        out, end = [], 0
-        for place, (word, chance) in enumerate(zip(words, chances, strict=True)):
-            if self.random.random() < chance or place == forced:
-                new = self.draw(word[0].lower())
-                out += [text[end : word.start()], new.capitalize() if word[0].istitle() else new]
-                end = word.end()
-        return "".join([*out, text[end:]])
+        chances = self.probabilities(text.lower().split()) if text.split() else []
+        forced = self.random.randrange(len(chances)) if len(set(chances)) == 1 else -1
+        places = iter(enumerate(chances))
+
+        def replaced(word: re.Match[str]) -> str:
+            place, chance = next(places)
+            if place != forced and self.random.random() >= chance:
+                return word[0]
+            new = self.draw(word[0].lower())
+            return new.capitalize() if word[0].istitle() else new
+
+        return re.sub(r"\S+", replaced, text)
 
 
 def check(index: TfidfIndex, loop: PlainLoop, rows: Sequence[str], samples: int = 10) -> None:
     """Asserts that the loop replaces words as the core does on these rows: probabilities are equal to 1e-9, and numbers
     and ranks of replacements differ by less than six standard errors.
     """
-    signed, absolute = [], []
+    signed, absolute = [0.0], [0.0]
     excess, variance = 0.0, 1.0
     for number, row in enumerate(rows):
         words = index.explain(row, samples=0, beta=BETA)
@@ -93,8 +88,8 @@ def check(index: TfidfIndex, loop: PlainLoop, rows: Sequence[str], samples: int 
             variance += sum(chance * (1 - chance) for chance in chances)
     assert excess**2 <= 36 * variance, f"the loop replaced {excess:.0f} words more than expected"
     for apart in (signed, absolute):
-        error = statistics.stdev(apart) / math.sqrt(len(apart)) if len(apart) > 1 else math.inf
-        assert abs(statistics.fmean(apart or [0])) <= 6 * error, "the replacements of the loop follow another law"
+        error = statistics.pstdev(apart) / math.sqrt(len(apart))
+        assert abs(statistics.fmean(apart)) <= 6 * error, "the replacements of the loop follow another law"
 
 
 def nlpaug_augment(rows: Sequence[str], folder: str) -> Callable[[str], object] | None:
@@ -111,37 +106,26 @@ def nlpaug_augment(rows: Sequence[str], folder: str) -> Callable[[str], object] 
 
 
 def per_minute(run: Callable[[], object], rows: int, repeat: int) -> dict[str, Any]:
-    rates = []
-    for _ in range(repeat):
-        started = time.perf_counter()
-        run()
-        rates.append(60 * rows / (time.perf_counter() - started))
+    rates = [60 * rows / seconds for seconds in timeit.repeat(run, number=1, repeat=repeat)]
     return {"per_minute": statistics.median(rates), "lowest": min(rates), "highest": max(rates), "rows": rows}
 
 
 def measure(corpus: readers.Paths, column: str | None, repeat: int, threads: int) -> dict[str, dict[str, Any]]:
     """Returns the rates of ``per_minute`` by program, after ``check``; the core writes the negatives to a file."""
-    reading = reading_options(threads=threads)
+    reading, files = readers.reading_options(threads=threads), readers.resolve(corpus, column)
     index = TfidfIndex.build(corpus, column=column, tokenizer="whitespace", threads=threads)
     first = range(min(index.info.rows, PLAIN_ROWS))
-    rows = [row for row in Corpus.read(readers.resolve(corpus, column), **reading).take(first) if row.strip()]
+    rows = [row for row in Corpus.read(files, **reading).take(first) if row.strip()]
     loop = PlainLoop(index)
     check(index, loop, rows[:CHECKED_ROWS])
-    drawn = index.draw_options(beta=BETA)
-
+    made = (1, False, index.draw_options(beta=BETA), index.reading(reading))
     with tempfile.TemporaryDirectory() as folder:
         output = os.path.join(folder, "negatives.txt")
-
-        def core() -> None:
-            files = readers.resolve(corpus, column)
-            index._core.augment_files(files, output, 1, False, drawn, index.reading(reading))
-
         rates = {
-            "cse": per_minute(core, index.info.rows, repeat),
-            "plain Python": per_minute(lambda: [loop.augment(row) for row in rows], len(rows), repeat),
+            "cse": per_minute(lambda: index._core.augment_files(files, output, *made), index.info.rows, repeat),
+            "plain Python": per_minute(lambda: [*map(loop.augment, rows)], len(rows), repeat),
         }
         if augment := nlpaug_augment(rows, folder):
             few = rows[:NLPAUG_ROWS]
-            rates["nlpaug"] = per_minute(lambda: [augment(row) for row in few], len(few), 1)
-    ours = rates["cse"]["per_minute"]
-    return {name: {**rate, "ratio": ours / rate["per_minute"]} for name, rate in rates.items()}
+            rates["nlpaug"] = per_minute(lambda: [*map(augment, few)], len(few), 1)
+    return {name: {**rate, "ratio": rates["cse"]["per_minute"] / rate["per_minute"]} for name, rate in rates.items()}

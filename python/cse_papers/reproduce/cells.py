@@ -12,6 +12,7 @@ import ast
 import hashlib
 import json
 import re
+import resource
 import shutil
 import sys
 import time
@@ -318,12 +319,8 @@ def finish(path: Path, keep_models: bool) -> None:
     path.with_suffix(".begun.json").unlink(missing_ok=True)
 
 
-def peak_bytes() -> int | None:
-    """Returns the peak memory of this process in bytes; None on Windows, where Python cannot measure it."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
+def peak_bytes() -> int:
+    """Returns the peak memory of this process in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # in bytes on macOS, in KiB elsewhere
 

@@ -18,10 +18,9 @@ use crate::index::build::check_filled;
 use crate::index::stats::{Counter, Stats};
 use crate::parallel::{on_each_thread, with_threads};
 use crate::progress::Progress;
-use crate::text::blank::is_blank;
-use crate::text::format::FileFormat;
 use crate::text::reader::{ChunkError, EncodingErrors, FileRecord, Input, ReadOptions, Reader, collect_results};
-use crate::text::row_too_long::prefix;
+use crate::text::row::{is_blank, prefix, row_key};
+use crate::text::source::FileFormat;
 use crate::text::tokenize::Tokenizer;
 use crate::una::augment::Augmenter;
 use crate::una::options::Options;
@@ -30,9 +29,9 @@ use crate::una::word::Word;
 
 /// Maximum number of sampled rows that are used to predict the replacement rate.
 const SAMPLE: usize = 10_000;
-/// Maximum number of row hashes that a thread keeps. If a thread reads more rows, only a fraction of all rows (about a
+/// Maximum number of row keys that a thread keeps. If a thread reads more rows, only a fraction of all rows (about a
 /// half, a quarter, ...) is checked for duplicates.
-const HASHES: usize = 1 << 24;
+const KEYS: usize = 1 << 24;
 /// Maximum number of leading bytes of a sampled row that are used to predict the replacement rate.
 const SAMPLE_BYTES: usize = 4096;
 /// Longest row length, in words, that the statistics of row lengths distinguish; longer rows count as rows of this
@@ -56,7 +55,7 @@ pub struct Diagnosis {
     /// Number of terms that occur in only one document.
     pub singletons: usize,
     pub default_radius: usize,
-    /// Number of rows that repeat an earlier row (blank rows excluded); an estimate if not all rows were checked.
+    /// Number of rows that have the row key of an earlier row (blank rows excluded); an estimate if not all rows were checked.
     pub duplicates: u64,
     pub duplicates_estimated: bool,
     /// Quantiles of the number of words in a row: 5, 50, 95 and 100 per cent, over the rows that are not blank.
@@ -91,24 +90,26 @@ struct Worker {
     /// Element n is the number of rows of n words.
     lengths: Vec<u64>,
     scripts: BTreeMap<&'static str, u64>,
-    hashes: Hashes,
+    keys: Keys,
+    /// A buffer for `row_key`.
+    buffer: String,
     /// Sampled rows, each with the hash of its row number. The rows with the smallest hashes are kept, so that the
     /// sample does not depend on the number of threads.
     sample: BinaryHeap<(u64, String)>,
 }
 
-/// The row hashes that are at most `limit`. The limit is lowered when there are too many hashes.
+/// The row keys that are at most `limit`. The limit is lowered when there are too many keys.
 #[derive(Debug)]
-struct Hashes {
+struct Keys {
     limit: u64,
     seen: Vec<u64>,
 }
 
-impl Hashes {
-    fn note(&mut self, hash: u64) {
-        if hash <= self.limit {
-            self.seen.push(hash);
-            if self.seen.len() > HASHES {
+impl Keys {
+    fn note(&mut self, key: u64) {
+        if key <= self.limit {
+            self.seen.push(key);
+            if self.seen.len() > KEYS {
                 self.lower(self.limit / 2);
             }
         }
@@ -116,7 +117,7 @@ impl Hashes {
 
     fn lower(&mut self, limit: u64) {
         self.limit = limit;
-        self.seen.retain(|&hash| hash <= limit);
+        self.seen.retain(|&key| key <= limit);
     }
 }
 
@@ -127,7 +128,8 @@ impl Worker {
             faults: Tallies::default(),
             lengths: vec![0; LONGEST + 1],
             scripts: BTreeMap::new(),
-            hashes: Hashes { limit: u64::MAX, seen: Vec::new() },
+            keys: Keys { limit: u64::MAX, seen: Vec::new() },
+            buffer: String::new(),
             sample: BinaryHeap::new(),
         }
     }
@@ -143,7 +145,7 @@ impl Worker {
             return;
         }
         self.lengths[words.min(LONGEST)] += 1;
-        self.hashes.note(xxh3_64(text.as_bytes()));
+        self.keys.note(row_key(text, &mut self.buffer));
         let key = xxh3_64(&row.to_le_bytes());
         if self.sample.len() < SAMPLE || self.sample.peek().is_some_and(|top| key < top.0) {
             self.sample.push((key, prefix(text, SAMPLE_BYTES).to_owned()));
@@ -246,7 +248,7 @@ fn summarize(
     let mut lengths = vec![0; LONGEST + 1];
     let mut scripts: BTreeMap<&str, u64> = BTreeMap::new();
     let mut sample = Vec::new();
-    let (mut counters, mut hashes) = (Vec::new(), Vec::new());
+    let (mut counters, mut keys) = (Vec::new(), Vec::new());
     for worker in workers {
         faults.merge(&worker.faults);
         for (sum, rows) in lengths.iter_mut().zip(&worker.lengths) {
@@ -257,7 +259,7 @@ fn summarize(
         }
         sample.extend(worker.sample);
         counters.push(worker.counter);
-        hashes.push(worker.hashes);
+        keys.push(worker.keys);
     }
     sample.sort_unstable();
     sample.truncate(SAMPLE);
@@ -269,7 +271,7 @@ fn summarize(
         check_filled(&stats, &files, tokenizer)?;
     }
     let faults = faults.found(&files);
-    let (duplicates, duplicates_estimated) = count_duplicates(hashes);
+    let (duplicates, duplicates_estimated) = count_duplicates(keys);
     let counts = stats.counts;
     let singletons = stats.df.iter().filter(|&&df| df == 1).count();
     let letters: u64 = scripts.values().sum();
@@ -307,10 +309,10 @@ fn summarize(
 
 /// Returns the number of rows that repeat an earlier row, and whether this number is an estimate. If only a fraction of
 /// the rows was checked, the number is scaled up.
-fn count_duplicates(mut hashes: Vec<Hashes>) -> (u64, bool) {
-    let limit = hashes.iter().map(|h| h.limit).min().unwrap_or(u64::MAX);
+fn count_duplicates(mut keys: Vec<Keys>) -> (u64, bool) {
+    let limit = keys.iter().map(|part| part.limit).min().unwrap_or(u64::MAX);
     let mut all = Vec::new();
-    for part in &mut hashes {
+    for part in &mut keys {
         part.lower(limit);
         all.append(&mut part.seen);
     }

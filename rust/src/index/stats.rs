@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use crate::index::term_table::TermTable;
 use crate::parallel::in_pool;
-use crate::text::blank::is_blank;
+use crate::text::row::is_blank;
 use crate::text::tokenize::{Scratch, Tokenizer};
 
 /// A list of terms, stored end to end in one buffer.

@@ -10,7 +10,7 @@ use pyo3::types::PyBytes;
 use crate::index::store::le_bytes;
 use crate::py::arguments::{Reading, Text};
 use crate::text::reader::{FileRecord, Input};
-use crate::text::{row_files, row_key, rows};
+use crate::text::{row, rows};
 use crate::{Error, progress};
 
 /// Progress of a call, in bytes read. `cancel()` stops the call.
@@ -110,7 +110,7 @@ impl Rows {
 /// space and Unicode composition have equal keys.
 #[pyfunction]
 pub fn row_keys<'py>(py: Python<'py>, texts: Vec<Text>) -> Bound<'py, PyBytes> {
-    let keys = row_key::row_keys(texts.iter().map(Text::as_str));
+    let keys = row::row_keys(texts.iter().map(Text::as_str));
     PyBytes::new(py, &le_bytes(&keys, |x| x.to_le_bytes()))
 }
 
@@ -126,5 +126,5 @@ pub fn write_rows(
     progress: Option<&Progress>,
 ) -> PyResult<(u64, Vec<FileRecord>, u64)> {
     let (read, progress) = (reading.options()?, shared(progress));
-    Ok(py.detach(|| row_files::write(paths, read, &dir, &progress))?)
+    Ok(py.detach(|| rows::write(paths, read, &dir, &progress))?)
 }

@@ -179,8 +179,9 @@ impl Index {
     }
 
     /// Writes synthetic sentences for the rows of files to `output`, or to standard output if `output` is `None`, and
-    /// returns a report.
-    #[pyo3(signature = (paths, output, copies, as_records, drawing, reading, progress=None))]
+    /// returns a report and the records of the files that were read. `part` is given for one part of a corpus, which may
+    /// be empty: the compression of the output (`gz`, `zst` or `none`), and the number of its first row in the corpus.
+    #[pyo3(signature = (paths, output, copies, as_records, drawing, reading, progress=None, part=None))]
     #[allow(clippy::too_many_arguments)]
     fn augment_files(
         &self,
@@ -192,44 +193,17 @@ impl Index {
         drawing: Drawing,
         reading: Reading,
         progress: Option<&Progress>,
-    ) -> PyResult<Report> {
-        let (options, read) = (drawing.options(&self.0)?, reading.options()?);
-        let progress = shared(progress);
-        let writing = OutputOptions { copies, as_records, compression: Compression::None, first_row: None };
-        let (output, threads) = (output.as_deref(), reading.threads);
-        let (report, _) =
-            py.detach(|| files::augment_files(&self.0, options, writing, paths, read, output, threads, &progress))?;
-        Ok(report)
-    }
-
-    /// Writes synthetic sentences for one part of a corpus to `output`, and returns a report and the records of the
-    /// files that were read. The part begins at row `first_row` of the corpus and may be empty. `compression` is `gz`,
-    /// `zst` or `none`.
-    #[pyo3(signature = (paths, output, compression, first_row, copies, as_records, drawing, reading, progress=None))]
-    #[allow(clippy::too_many_arguments)]
-    fn augment_part(
-        &self,
-        py: Python<'_>,
-        paths: Vec<Input>,
-        output: PathBuf,
-        compression: &str,
-        first_row: u64,
-        copies: u64,
-        as_records: bool,
-        drawing: Drawing,
-        reading: Reading,
-        progress: Option<&Progress>,
+        part: Option<(String, u64)>,
     ) -> PyResult<(Report, Vec<FileRecord>)> {
         let (options, read) = (drawing.options(&self.0)?, reading.options()?);
         let progress = shared(progress);
-        let writing = OutputOptions {
-            copies,
-            as_records,
-            compression: Compression::from_name(compression)?,
-            first_row: Some(first_row),
+        let (compression, first_row) = match part {
+            Some((compression, first_row)) => (Compression::from_name(&compression)?, Some(first_row)),
+            None => (Compression::None, None),
         };
-        Ok(py.detach(|| {
-            files::augment_files(&self.0, options, writing, paths, read, Some(&output), reading.threads, &progress)
-        })?)
+        let writing = OutputOptions { copies, as_records, compression, first_row };
+        let (output, threads) = (output.as_deref(), reading.threads);
+        let work = || files::augment_files(&self.0, options, writing, paths, read, output, threads, &progress);
+        Ok(py.detach(work)?)
     }
 }

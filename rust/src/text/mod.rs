@@ -1,17 +1,7 @@
 //! Splits the bytes of a corpus into rows, and rows into terms.
 
-pub mod blank;
-pub mod chunk;
-mod compression;
-pub mod format;
-mod input;
-mod invalid_utf8;
-mod open_file;
 pub mod reader;
-mod row_ends;
-pub mod row_files;
-pub mod row_key;
-pub(crate) mod row_too_long;
+pub mod row;
 pub mod rows;
 pub mod source;
 pub mod term_key;

@@ -19,7 +19,7 @@ use unicode_normalization::UnicodeNormalization;
 use unicode_segmentation::UnicodeSegmentation;
 
 use crate::error::{Named, Result};
-use crate::text::blank::is_space;
+use crate::text::row::is_space;
 use crate::text::term_key::{PAD, Term};
 use crate::text::treebank::{self, treebank};
 use crate::text::{CharOffsets, utf8_string, wordpieces};

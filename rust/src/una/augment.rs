@@ -8,7 +8,7 @@ use crate::index::formula::tf;
 use crate::index::lookup::Known;
 use crate::index::term_table::TermTable;
 use crate::random::{keyed, uniform};
-use crate::text::blank::is_blank;
+use crate::text::row::is_blank;
 use crate::text::term_key::{Key, PAD, Term};
 use crate::text::tokenize::{Rule, Scratch};
 use crate::text::wordpieces;

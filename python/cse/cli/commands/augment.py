@@ -90,7 +90,8 @@ def augment_command(
     inputs = readers.resolve(sentences or ["-"], reading.column)
     started = time.perf_counter()
     given = inputs, output, copies, form == "jsonl", drawn, index.reading(reading.options)
-    report = AugmentReport(**in_background("augmenting", lambda more: index._core.augment_files(*given, more)))
+    found, _ = in_background("augmenting", lambda more: index._core.augment_files(*given, more))
+    report = AugmentReport(**found)
     seconds = time.perf_counter() - started
     joined = readers.joined_lines(inputs)
     if as_json:

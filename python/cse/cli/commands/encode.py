@@ -113,8 +113,7 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
             os.stat(item)
     from ...encoder.device import describe_device, set_threads
     from ...encoder.encoder import Encoder
-    from ...encoder.resolve import model_digest
-    from ...encoder.vector_files import encode_to_file, resume_precision
+    from ...encoder.vector_files import encode_to_file, made_by, resume_precision
 
     set_threads(encoding.threads)
     corpus = open_corpus(sentences or ["-"], **encoding.reading)
@@ -125,10 +124,9 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
     elif encoder.pooler == "cls":
         printing.say(f"pooling {encoder.pooling}")
     files = [[file.xxh3, file.column, file.rows] for file in corpus.files]
-    key = {"corpus": files, "encoding_errors": encoding.reading["encoding_errors"], "model": model_digest(encoder)}
+    key = {"corpus": files, "encoding_errors": encoding.reading["encoding_errors"], **made_by(encoder)}
     if target is not None:
         resume_precision(encoder, target, key, encoding.precision)
-    key["precision"] = encoder.precision
     printing.say(f"on {describe_device(str(encoder.device), encoder.precision, encoder.precision_reason)}")
     started = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="cse-encode-") as folder, counting("encoding", len(corpus), "rows") as more:

@@ -95,10 +95,6 @@ def eval_command(
     *,
     suites: Suites = ("sts",),
     data: Data = None,
-    mteb: Annotated[
-        tuple[str, ...],
-        Opt("Task of mteb, such as SciFact, in place of a suite.", "TASK", excludes=("hybrid", "passages")),
-    ] = (),
     allow_partial: AllowPartial = False,
     compare_published: Annotated[bool, Opt("Also list the papers' STS averages.", needs=STS)] = False,
     hard: Annotated[
@@ -123,8 +119,6 @@ def eval_command(
     In the suite retrieval, MODEL may also be bm25, which ranks by words alone, or run:FILE, a TREC run file with the
     rankings of any system; for a run file, --data may be the file of judgements alone. With --hybrid, documents are
     ranked as by cse search --hybrid.
-
-    With --mteb, the tasks are those of mteb, which downloads their data and ranks by embeddings.
     """
     printing.check_output()
     from ...evaluation.run import evaluate, option_tables
@@ -132,9 +126,6 @@ def eval_command(
 
     _, ((system,),) = systems_of([model], ranked)
     tables = option_tables(encoder.settings(settings))
-    if mteb:
-        suites = (*(suites if "suites" in given_options() else ()), "mteb")
-        tables["mteb"] = {"tasks": mteb}
     with progress_of("evaluating", "texts") as progress:
         result = evaluate(
             system, suites, data, options=tables, allow_partial=allow_partial, progress=progress, **encoder.arguments

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Annotated
 
 from ...errors import InputError
 from ...options import Column, EncodingErrors, MaxLineBytes, Opt, Threads
-from ...progress import counting, progress_of
+from ...progress import counting
 from .. import options, printing
 from ..command import Heading, command
 from ..options import AsJson, open_corpus
@@ -34,15 +34,6 @@ def export_command(
     language: Annotated[
         tuple[str, ...], Opt("Language of the texts, such as en; may be repeated.", "CODE", "not stated")
     ] = (),
-    int8: Annotated[
-        bool, Heading("ONNX"), Opt("Also write onnx/model_int8.onnx, with 8-bit weights.", needs="onnx")
-    ] = False,
-    sts: Annotated[
-        str | None, Opt("STS pairs (stsb.dev.tsv) to evaluate the 8-bit file.", "FILE", needs=("onnx", "int8"))
-    ] = None,
-    retrieval: Annotated[
-        str | None, Opt("Retrieval data to evaluate the 8-bit file.", "DIR", needs=("onnx", "int8"))
-    ] = None,
     corpus: Annotated[
         tuple[str, ...],
         Heading("Static encoder"),
@@ -66,9 +57,6 @@ def export_command(
 
     Without a format, MODEL is copied to the new folder -o, which can be uploaded. --license and --language are written
     to the model card (README.md) of the folder, for the Hugging Face hub.
-
-    With --int8 and --sts or --retrieval, the model in PyTorch and the 8-bit file are evaluated, and both scores are
-    printed with a confidence interval for their difference.
     """
     if onnx and static:
         raise InputError("cse export writes one format; name it, either --onnx or --static")
@@ -77,8 +65,16 @@ def export_command(
         raise InputError("--static needs texts to fit the vectors to; name them with --corpus FILE")
     card = {"license": license, "language": list(language)}
     if onnx:
-        data = {suite: path for suite, path in (("sts", sts), ("retrieval", retrieval)) if path is not None}
-        write_onnx(model, output, int8, data, threads, as_json, card)
+        from ...encoder.device import set_threads
+        from ...encoder.onnx_export import export_onnx
+        from ...encoder.saving import write_card
+
+        set_threads(threads)
+        made = export_onnx(options.model_folder(model), output, lambda text: printing.say(f"{text} ..."))
+        write_card(made.folder, card)
+        size = f"{made.bytes / 1e6:,.1f} MB"
+        line = f"{made.file}: {size}, embeddings differ from PyTorch's by at most {made.difference:.1g}"
+        printing.result(asdict(made), as_json, [line])
         return
     if output is None:
         raise InputError(
@@ -108,41 +104,3 @@ def export_command(
         value, lines = {"folder": output}, [output]
     write_card(output, card)
     printing.result(value, as_json, lines)
-
-
-def write_onnx(
-    model: str, output: str | None, int8: bool, data: dict[str, str], threads: int, as_json: bool, card: dict[str, Any]
-) -> None:
-    from ...encoder.device import set_threads
-    from ...encoder.onnx_export import export_onnx
-    from ...encoder.saving import write_card
-    from ...evaluation.run import compare_models, open_suites
-
-    for suite, path in data.items():
-        open_suites(suite, path, allow_partial=True)  # fails before the export, which takes a minute
-    set_threads(threads)
-    saved = export_onnx(options.model_folder(model), output, int8, lambda text: printing.say(f"{text} ..."))
-    write_card(saved.folder, card)
-    lines = [
-        f"{saved.file}: {saved.bytes / 1e6:,.1f} MB, embeddings differ from PyTorch's by at most {saved.difference:.1g}"
-    ]
-    tables: dict[str, list[dict[str, Any]]] = {}
-    if int8:
-        lines.append(
-            f"{saved.int8_file}: {saved.int8_bytes / 1e6:,.1f} MB, cosine with PyTorch's embeddings: "  # type: ignore[operator]
-            f"mean {saved.int8_cosine:.4f}, minimum {saved.int8_lowest_cosine:.4f}"
-        )
-    for suite, path in data.items():
-        with progress_of(f"evaluating {suite}", "texts") as progress:
-            sides = [[saved.folder], [f"onnx:{saved.int8_file}"]]
-            (compared,) = compare_models(sides, suite, path, allow_partial=True, device="cpu", progress=progress)
-        tables[suite] = compared.tasks
-    if as_json:
-        printing.result({**asdict(saved), "int8_differences": tables}, True, [])
-        return
-    printing.echo("\n".join(lines))
-    if tables:
-        records = [printing.compared_cells(record) for tasks in tables.values() for record in tasks]
-        printing.table(records, title="int8 (B) against PyTorch (A)")
-    elif int8:
-        printing.echo("Note: pass data with --sts or --retrieval to see how int8 changes the scores")

@@ -18,6 +18,7 @@ import cse._core as _core
 from ...data import readers
 from ...data.doctor import findings
 from ...errors import InputError, visible
+from ...identity import row_keys
 from ...options import If, Opt
 from ...progress import counting, in_background, progress_of
 from ...tfidf.build import build_index
@@ -201,15 +202,14 @@ def _count_words(files: Sequence[str], tokenizer: Any, model: str, top: int, **r
 
     corpus = open_corpus(files, **reading)
     with counting("counting words", len(corpus), "rows") as more:
-        texts: set[int] = set()
-        read: set[int] = set()
+        texts: set[tuple[int, int]] = set()  # row key and hash of the token ids
 
         def blocks() -> Iterator[list[str]]:
             for start in range(0, len(corpus), BLOCK):
                 yield (block := corpus.take(range(start, min(start + BLOCK, len(corpus)))))
                 if filled := [text for text in block if text.strip()]:
-                    texts.update(map(hash, filled))
-                    read.update(hash(tuple(ids)) for ids in token_lists(tokenizer, filled, MAX_LENGTH)["input_ids"])
+                    ids = token_lists(tokenizer, filled, MAX_LENGTH)["input_ids"]
+                    texts.update(zip(row_keys(filled).tolist(), map(hash, map(tuple, ids)), strict=True))
                 more(len(block))
 
         counts = count_words(tokenizer, blocks(), f"--model {model}")
@@ -228,7 +228,7 @@ def _count_words(files: Sequence[str], tokenizer: Any, model: str, top: int, **r
             | {"saved_tokens": word.saved, "saved_share": word.saved / counts.tokens}
             for word in counts.divided[:top]
         ],
-        "equal_texts": len(texts) - len(read),
+        "equal_texts": len(texts) - len({ids for _, ids in texts}),
         "warning": readability(tokenizer, corpus.take(sample)).warning(model),
     }
 

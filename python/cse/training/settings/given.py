@@ -15,7 +15,7 @@ import tomli_w
 from ... import io
 from ...augment import AUGMENTATIONS
 from ...errors import InputError, did_you_mean, for_python, shown
-from ...io import SURROGATES
+from ...io import repaired
 from ...registry import check_imports, import_methods
 from .names import SETTINGS, Settings, method_flags
 from .refusals import refusals
@@ -120,8 +120,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 def to_toml(values: Mapping[str, Any], given: Mapping[str, Any] | None) -> str:
     """Returns values and the table ``given`` as TOML, without None; options of methods are tables at the end."""
     stored = _tables(values) | ({} if given is None else {"given": _tables(given)})
-    # TOML cannot hold names of files that are not UTF-8; see ``cse.data.readers.find_again``.
-    return SURROGATES.sub("\ufffd", tomli_w.dumps(stored))
+    return repaired(tomli_w.dumps(stored))
 
 
 def _tables(values: Mapping[str, Any]) -> dict[str, Any]:
