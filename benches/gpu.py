@@ -75,7 +75,7 @@ LOSSES: dict[str, dict[str, Any]] = {
     "mixed": {"loss": "mixed"},
     "UNA pairs": UNA,
 }
-STEPS = {name: LOSSES[name] for name in ("standard", "UNA pairs")}
+STEPS = {name: LOSSES[name] for name in ("standard", "UNA pairs")}  # also the losses of --smoke
 
 
 class Bench:
@@ -175,7 +175,7 @@ class Bench:
         In fp32, raises ``AssertionError`` for an error above 1e-3.
         """
         found: dict[str, dict[str, float]] = {}
-        for name, values in LOSSES.items():
+        for name, values in (STEPS if self.options.smoke else LOSSES).items():
             expected, loss = self.first_step(device="cpu", precision="fp32", **values)
             for precision in ("fp32", "bf16"):
                 after, rounded = self.first_step(precision=precision, **values)
@@ -212,7 +212,7 @@ class Bench:
             return "not with --smoke, because compiling takes longer than a minute"
         self.options.compile = compiled
         precision = "bf16" if self.options.device != "cpu" or bf16_instructions() else "fp32"
-        names = ("standard", "UNA pairs") if compiled else LOSSES
+        names = STEPS if compiled or self.options.smoke else LOSSES
         runs: dict[str, Any] = {f"cse, {name}": (systems.time_cse, LOSSES[name]) for name in names}
         if not compiled:
             runs["plain loop"] = (systems.time_plain, {})
@@ -263,7 +263,7 @@ class Bench:
         found: dict[str, Any] = {}
         kinds = {"eager": {"graphs": False}, "graphs": {"graphs": True}}
         kinds |= {"compile": {"graphs": False, "compile": True}, "graphs, compile": {"graphs": True, "compile": True}}
-        sizes = (self.options.batch_size, (2 if self.options.smoke else 8) * self.options.batch_size)
+        sizes = (self.options.batch_size, 8 * self.options.batch_size)[: 1 if self.options.smoke else 2]
         plan = [
             (kind, size, name)
             for pair in (("eager", "graphs"), ("graphs, compile", "compile"))
@@ -329,7 +329,7 @@ class Bench:
         from cse.training.loop import resumed_config
 
         found = {}
-        for deterministic in (False, True):
+        for deterministic in (True,) if self.options.smoke else (False, True):
             label = "deterministic" if deterministic else "default"
             config = self.config(max_steps=4, save_every=2, keep_checkpoints=2, precision="bf16", **UNA)
             torch.use_deterministic_algorithms(deterministic, warn_only=True)

@@ -3,21 +3,25 @@
     python tests/broken.py [--only PATTERN] [--jobs 2]
 
 Each place of ``PLACES`` is a fragment of a module and what replaces it when the module is imported; no file is changed.
-The replacement is made by ``sitecustomize`` in a folder on PYTHONPATH, so that it also applies to the commands that a
-test starts. Prints a line for each place: its name, the first test that failed, and seconds. Exits with 1 if no test
-notices a breakage, or if one of the tests fails without a breakage.
+This process imports PyTorch and other libraries, which takes longer than most of the tests, and forks for each place.
+The replacement is made in the forked process, and by ``sitecustomize`` in a folder on PYTHONPATH in other processes
+that a test starts. Prints a line for each place: its name, the first test that failed, and seconds. Exits with 1 if no
+test notices a breakage, or if one of the tests fails without a breakage.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import os
 import re
-import subprocess
+import shutil
+import signal
+import socket
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -210,21 +214,76 @@ PLACES = [
 ]
 
 
-def run(place: Place | None, tests: list[str], folder: str) -> tuple[bool, str]:
-    """Runs tests, with the product broken in a place; returns whether all passed, and what pytest printed."""
+# No module of cse, which would be imported before the replacement is possible.
+LIBRARIES = (
+    "pyarrow.parquet",
+    "pytest",
+    "scipy.stats",
+    "sentence_transformers",
+    "transformers.models.bert.modeling_bert",
+    "transformers.models.roberta.modeling_roberta",
+)
+
+
+class Run(NamedTuple):
+    """A forked process in which pytest runs."""
+
+    place: Place | None
+    """None: the product is not broken."""
+    pid: int
+    output: Path
+    began: float
+
+
+def start(place: Place | None, tests: list[str], folder: Path) -> Run:
+    """Starts tests, with the product broken in a place. The forked process ends without a return from this function."""
+    began, output = time.monotonic(), Path(tempfile.mkstemp(dir=folder)[1])
+    if pid := os.fork():
+        return Run(place, pid, output, began)
+    os.setsid()
+    written = os.open(output, os.O_WRONLY)
+    for stream, target in enumerate((os.open(os.devnull, os.O_RDONLY), written, written)):
+        os.dup2(target, stream)
     broken = ("", "", "") if place is None else (place.module, place.old, place.new)
-    names = ("MODULE", "OLD", "NEW")
-    environment = {**os.environ, **{f"CSE_BROKEN_{name}": text for name, text in zip(names, broken, strict=True)}}
-    paths = [folder, environment.get("PYTHONPATH", "")]
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=line", "-m", "", *tests]
-    try:
-        done = subprocess.run(
-            command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return False, f"FAILED {tests[0]} (no end in {SECONDS} s)"
-    return done.returncode == 0, done.stdout + done.stderr
+    for name, text in zip(("MODULE", "OLD", "NEW"), broken, strict=True):
+        os.environ[f"CSE_BROKEN_{name}"] = text
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
+    exec(HOOK, {})
+    os.chdir(HERE)
+    fork_commands()
+    import pytest
+
+    code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--tb=line", "-m", "", *tests])
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def fork_commands() -> None:
+    """Starts the fork server of ``forked.py`` as a fork of this process, so that it imports no library again."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        importlib.import_module("fork_server").serve(theirs.detach())
+        sys.exit()
+    theirs.close()
+    importlib.import_module("forked").server = lambda: ours
+
+
+def end(run: Run) -> tuple[bool, str] | None:
+    """Returns whether all tests passed, and what pytest printed; None while they run."""
+    ended, status = os.waitpid(run.pid, os.WNOHANG)
+    if ended:
+        return status == 0, run.output.read_text(encoding="utf8", errors="replace")
+    if time.monotonic() - run.began < SECONDS:
+        return None
+    stop(run)
+    return False, f"FAILED {run.place.tests if run.place else 'tests'} (no end in {SECONDS} s)"
+
+
+def stop(run: Run) -> None:
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.killpg(run.pid, signal.SIGKILL)
+        os.waitpid(run.pid, 0)
 
 
 def noticed_by(printed: str) -> str:
@@ -234,10 +293,12 @@ def noticed_by(printed: str) -> str:
 
 
 def check(place: Place) -> None:
-    spec = find_spec(place.module)
-    assert spec is not None, place.module
-    count = Path(str(spec.origin)).read_text(encoding="utf8").count(place.old)
-    assert count == 1, f"{place.name}: {spec.origin} holds the fragment {count} times"
+    package, *names = place.module.split(".")
+    spec = find_spec(package)  # that of a module would import the package
+    assert spec is not None, package
+    path = Path(str(spec.origin)).parent.joinpath(*names).with_suffix(".py")
+    count = path.read_text(encoding="utf8").count(place.old)
+    assert count == 1, f"{place.name}: {path} holds the fragment {count} times"
 
 
 def main() -> None:
@@ -248,24 +309,41 @@ def main() -> None:
     places = [place for place in PLACES if re.search(options.only, place.name)]
     for place in places:
         check(place)
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as threads:
-        (Path(folder) / "sitecustomize.py").write_text(HOOK, encoding="utf8")
-
-        def broken(place: Place) -> tuple[str, float]:
-            began = time.monotonic()
-            passed, printed = run(place, place.tests.split(), folder)
-            return "" if passed else noticed_by(printed) or f"? {printed[-500:]}", time.monotonic() - began
-
-        tests = sorted({test for place in places for test in place.tests.split()})
-        unbroken = threads.submit(run, None, tests, folder)
-        failures = 0
-        for place, (test, seconds) in zip(places, threads.map(broken, places), strict=True):
-            failures += not test or test.startswith("?")
-            print(f"{place.name:<62} {test or 'NOT NOTICED':<90} {seconds:6.1f} s", flush=True)
-        passed, printed = unbroken.result()
-        if not passed:
-            print(f"without a breakage, a test fails:\n{printed[-2000:]}")
-    sys.exit(bool(failures) or not passed)
+    for library in LIBRARIES:
+        importlib.import_module(library)
+    assert not any(name.partition(".")[0] == "cse" for name in sys.modules)
+    tests = sorted({test for place in places for test in place.tests.split()})
+    # The unbroken product first: its tests take longest.
+    waiting = [(None, tests), *((place, place.tests.split()) for place in places)]
+    running: list[Run] = []
+    failures, parent, folder = 0, os.getpid(), Path(tempfile.mkdtemp())
+    try:
+        (folder / "sitecustomize.py").write_text(HOOK, encoding="utf8")
+        while waiting or running:
+            while waiting and len(running) < options.jobs:
+                running.append(start(*waiting.pop(0), folder))
+            for run in [*running]:
+                if (found := end(run)) is None:
+                    continue
+                running.remove(run)
+                passed, printed = found
+                if run.place is None:
+                    failures += not passed
+                    print(
+                        "" if passed else f"without a breakage, a test fails:\n{printed[-2000:]}\n", end="", flush=True
+                    )
+                    continue
+                test = "" if passed else noticed_by(printed) or f"? {printed[-500:]}"
+                failures += not test or test.startswith("?")
+                seconds = time.monotonic() - run.began
+                print(f"{run.place.name:<62} {test or 'NOT NOTICED':<90} {seconds:6.1f} s", flush=True)
+            time.sleep(0.1)
+    finally:
+        if os.getpid() == parent:  # not in a forked process, which leaves this function by an exception
+            for run in running:
+                stop(run)
+            shutil.rmtree(folder)
+    sys.exit(bool(failures))
 
 
 if __name__ == "__main__":

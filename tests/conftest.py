@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -190,6 +191,21 @@ def tiny_bert(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tiny_roberta(tmp_path_factory):
     return make_tiny(tmp_path_factory.mktemp("tiny"), "roberta")
+
+
+@pytest.fixture(scope="session")
+def shallow(tmp_path_factory, tiny_bert):
+    """A function that returns a copy of ``tiny_bert`` with its first layers."""
+    from transformers import AutoTokenizer, BertModel
+
+    @cache
+    def first(layers):
+        folder = tmp_path_factory.mktemp("shallow")
+        BertModel.from_pretrained(tiny_bert, num_hidden_layers=layers).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
+        return folder
+
+    return first
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,8 @@
 The argument of the program is the file descriptor of a socket. The program reads requests from this socket until the
 other end is closed. A request is a JSON object with the arguments, working directory, environment and function of a
 command, sent together with four file descriptors: standard input, output and error of the command, and a socket to
-which the command's process id and exit code are sent. The command runs at the top level of this module, so that Python
-calls the command's ``atexit`` functions when the process ends.
+which the command's process id and exit code are sent. The forked process ends as any Python process, so that Python
+calls the command's ``atexit`` functions.
 """
 
 import atexit
@@ -87,14 +87,18 @@ def end_at_once():
     os._exit(exit_code)
 
 
-if __name__ == "__main__":
-    exit_code = 0
+exit_code = 0
+
+
+def serve(descriptor):
+    """Forks for each request. Returns in a forked process after its command, and in the server at its end."""
+    global exit_code
     atexit.register(end_at_once)  # registered first, so called last
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for module in MODULES:
         importlib.import_module(module)
     gc.freeze()
-    received = receive(socket.socket(fileno=int(sys.argv[1])))
+    received = receive(socket.socket(fileno=descriptor))
     if received is not None:
         become(*received)
         import plain_processor  # noqa: F401
@@ -107,3 +111,7 @@ if __name__ == "__main__":
         except BaseException:
             traceback.print_exc()
             exit_code = 1
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

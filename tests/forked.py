@@ -89,9 +89,10 @@ class Forked:
         return self.found["out"], self.found["err"]
 
 
-def run_forked(*arguments, cwd=None, text=True, stdin=None):
+def run_forked(*arguments, cwd=None, text=True, stdin=None, env=None):
     """Runs a command in a forked process until it ends; returns a ``subprocess.CompletedProcess``."""
-    process = Forked(*arguments, cwd=cwd, stdin=stdin.encode() if isinstance(stdin, str) else stdin or b"")
+    given = stdin.encode() if isinstance(stdin, str) else stdin or b""
+    process = Forked(*arguments, cwd=cwd, stdin=given, env=env)
     out, err = process.communicate()
     if text:
         out, err = out.decode(), err.decode()

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
+from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
@@ -68,36 +69,46 @@ class Case:
     failures: list[str] = field(default_factory=list)
 
 
-def mutations(content: bytes, name: str, draw: random.Random) -> Iterator[tuple[str, bytes]]:
-    """Yields a description and the content of each mutation of a file."""
+def mutations(content: bytes, name: str, draw: random.Random) -> list[tuple[str, Callable[[], bytes]]]:
+    """Returns a description of each mutation of a file, and a function that makes its content."""
+
+    def flipped(place: int, bit: int) -> bytes:
+        return content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :]
+
+    found: list[tuple[str, Callable[[], bytes]]] = []
     for _ in range(30 if content else 0):
         place, bit = draw.randrange(len(content)), 1 << draw.randrange(8)
-        yield f"byte {place} ^ {bit}", content[:place] + bytes([content[place] ^ bit]) + content[place + 1 :]
+        found.append((f"byte {place} ^ {bit}", partial(flipped, place, bit)))
     for part in (0, 1, 4, 7):
-        yield f"cut to {part} of 8", content[: len(content) * part // 8]
+        found.append((f"cut to {part} of 8", partial(content.__getitem__, slice(len(content) * part // 8))))
     if name.endswith((".json", ".jsonl", ".toml")):
-        yield from ((f"whole file {each[:20]!r}", each) for each in WHOLE)
+        found += ((f"whole file {each[:20]!r}", partial(bytes, each)) for each in WHOLE)
     if name.endswith(".jsonl"):
         first, _, rest = content.partition(b"\n")
-        yield from ((f"line 1: {text}", each + b"\n" + rest) for text, each in shapes(json.loads(first)))
+        lines = shapes(json.loads(first))
+        found += ((f"line 1: {text}", lambda make=make: make() + b"\n" + rest) for text, make in lines)
     elif name.endswith(".json"):
-        yield from shapes(json.loads(content))
+        found += shapes(json.loads(content))
+    return found
 
 
-def shapes(value: object) -> Iterator[tuple[str, bytes]]:
+def shapes(value: object) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Yields JSON in which the value at each place, down to the third level, is left out or replaced."""
+
+    def changed(path: tuple, new: object) -> bytes:
+        copy = json.loads(json.dumps(value))
+        target = copy
+        for key in path[:-1]:
+            target = target[key]
+        if new == "missing":
+            del target[path[-1]]
+        else:
+            target[path[-1]] = new
+        return json.dumps(copy).replace('"deep"', DEEP).replace('"5,000 digits"', "9" * 5000).encode()
+
     for path in places(value, 3):
         for new in ("missing", *VALUES, "deep", "5,000 digits"):
-            changed = json.loads(json.dumps(value))
-            target = changed
-            for key in path[:-1]:
-                target = target[key]
-            if new == "missing":
-                del target[path[-1]]
-            else:
-                target[path[-1]] = new
-            text = json.dumps(changed).replace('"deep"', DEEP).replace('"5,000 digits"', "9" * 5000)
-            yield f"{'.'.join(map(str, path))}: {str(new)[:30]}", text.encode()
+            yield f"{'.'.join(map(str, path))}: {str(new)[:30]}", partial(changed, path, new)
 
 
 def places(value: object, depth: int) -> Iterator[tuple]:
@@ -172,11 +183,11 @@ def test(case: Case, sample: int | None, seed: int) -> None:
             assert expected == case.expected, case.name
         for file in case.files:
             content = (case.folder / file).read_bytes()
-            tried = list(mutations(content, file, draw))
+            tried = mutations(content, file, draw)
             for what, changed in draw.sample(tried, min(sample or len(tried), len(tried))):
                 shutil.rmtree(copy)
                 shutil.copytree(case.folder, copy)
-                (copy / file).write_bytes(changed)
+                (copy / file).write_bytes(changed())
                 code, result, err = run(case, copy)
                 wrong, how = fault(code, err), "refused"
                 if code == 0:

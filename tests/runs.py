@@ -18,15 +18,6 @@ from cse.training.step.ranks import World
 from cse.training.step.step import propagate
 from forked import Forked
 
-LOSSES = {
-    "standard": {},
-    "focal una": {"loss": "focal", "negatives": ("una",), "una": {"every": 2, "beta": 0.5}},
-    "mixed una columns": {"loss": "mixed", "negatives": ("una",), "una": {"every": 1, "use_as": "hard-negatives"}},
-    "standard mlm": {"loss_terms": ("mlm",)},
-    "focal chunks": {"loss": "focal", "chunk_size": 3},
-    "accumulated": {"accumulate": 2},
-}
-
 
 def resolved(given, family="bert-base", pooler=None):
     """Returns the settings of a run of a model that has this family and declares this pooling."""
@@ -113,15 +104,6 @@ def kill_after(process, run, step, number=signal.SIGKILL):
         time.sleep(0.002)
     out, err = process.communicate(timeout=120)
     return out.decode(), err.decode()
-
-
-VIEWS = {
-    **{name: values for name, values in LOSSES.items() if name not in ("accumulated", "focal chunks")},
-    "una pairs": {"negatives": ("una",), "una": {"every": 1}},
-    "mixed una pairs": {"loss": "mixed", "negatives": ("una",), "una": {"every": 1}},
-    "release": {"loss": "mixed", "mix_variant": "release"},
-    "spans": {"positive": "spans"},
-}
 
 
 def killed_and_resumed_equals_uninterrupted(config, folder):

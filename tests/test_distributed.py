@@ -8,20 +8,24 @@ import sys
 import time
 from itertools import count
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from cse import TrainConfig, train
+from cse.errors import RunError
 from cse.training.callbacks import Callback
 from cse.training.folder.find import find_checkpoint, list_checkpoints
 from cse.training.folder.outputs import read_checkpoint
 from cse.training.loop import resumed_config
+from cse.training.selection import Selector
 from cse.training.setup import prepare
 from cse.training.step.ranks import Agreement, StopRequest, World
 from cse.training.step.step import propagate
+from methods import VIEWS
 from ranks import run_ranks, start_ranks, two_ranks_equal_one
-from runs import VIEWS, first_batches, same_run
+from runs import first_batches, same_run
 
 
 @pytest.mark.slow
@@ -119,6 +123,20 @@ def test_step_time_of_a_resumed_run_is_measured_over_new_steps_only(monkeypatch)
     for step in range(10_001, 10_005):
         agreement.signal(step)
     assert len(asked) == 4
+
+
+def train_with_an_evaluation_that_fails():
+    with patch.object(Selector, "score", side_effect=RunError("the evaluation fails")):
+        train(TrainConfig.from_toml(sys.argv[1]))
+
+
+@pytest.mark.slow
+def test_an_error_of_rank_0_ends_the_ranks_that_wait_for_it(run_config, tmp_path):
+    (tmp_path / "config.toml").write_text(run_config.replace(output=str(tmp_path)).to_toml(), encoding="utf8")
+    ranks = start_ranks(2, "config.toml", cwd=tmp_path, entry="test_distributed:train_with_an_evaluation_that_fails")
+    errors = [rank.communicate(timeout=120)[1].decode() for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [1, 1]
+    assert all("RunError: the evaluation fails" in each for each in errors), errors
 
 
 def wait_for(condition, process):

@@ -120,10 +120,25 @@ def replaced(tmp_path_factory, tiny_bert):
     return lambda text: names.sub(lambda match: str(stands[match[1]]), text)
 
 
+@pytest.fixture(scope="session")
+def trained_files(small_files, tmp_path_factory, cse, replaced):
+    """A folder with the small files, an index of the corpus, and a run of two steps."""
+    folder = Path(shutil.copytree(small_files, tmp_path_factory.mktemp("trained"), symlinks=True, dirs_exist_ok=True))
+    for arguments in (
+        ["build-tfidf", "corpus.txt"],
+        ["train", "corpus.txt", "--model", replaced("minilm"), *SHORT["train"], "--save-every", "1"],
+    ):
+        done = cse(*arguments, cwd=folder)
+        assert done.returncode == 0, done.stderr
+    return folder
+
+
 @pytest.fixture
-def place(small_files, tmp_path):
-    """A folder with the small files."""
-    return Path(shutil.copytree(small_files, tmp_path, symlinks=True, dirs_exist_ok=True))
+def place(request, text, tmp_path):
+    """A folder with the small files, and with an index and a run if the block needs them."""
+    needed = "trained_files" if "runs/" in text or "wiki" in text else "small_files"
+    files = request.getfixturevalue(needed)
+    return Path(shutil.copytree(files, tmp_path, symlinks=True, dirs_exist_ok=True))
 
 
 def short(given, replaced):
@@ -138,8 +153,6 @@ def short(given, replaced):
 @pytest.mark.parametrize("text", blocks("sh", "bash"))
 def test_shell_commands_in_the_documentation_run(cse, place, replaced, text):
     ran = {}
-    if "runs/" in text or "wiki" in text:  # the block needs an earlier run and an index
-        trained(cse, place, replaced)
     for line in text.splitlines():
         arguments = shlex.split(line, comments=True)
         if not arguments:
@@ -206,16 +219,6 @@ def test_the_notebook_runs(replaced, tmp_path, monkeypatch):
     assert [len(axes.collections[0].get_offsets()) for axes in names["panels"]] == [60, 60]
 
 
-def trained(cse, folder, replaced):
-    """Builds an index of the corpus, and trains for two steps."""
-    for arguments in (
-        ["build-tfidf", "corpus.txt"],
-        ["train", "corpus.txt", "--model", replaced("minilm"), *SHORT["train"], "--save-every", "1"],
-    ):
-        done = cse(*arguments, cwd=folder)
-        assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("text", blocks("python"))
 def test_python_code_in_the_documentation_runs(cse, place, replaced, text, monkeypatch):
@@ -225,7 +228,6 @@ def test_python_code_in_the_documentation_runs(cse, place, replaced, text, monke
     rows = (place / "corpus.txt").read_text(encoding="utf8").splitlines()
     names = {"np": np, "texts": rows, "ids": [f"d{n}" for n in range(len(rows))]}
     if "runs/NAME" in text:
-        trained(cse, place, replaced)
         text = text.replace('"data/stsb.dev.tsv")', '"data/stsb.dev.tsv", allow_partial=True)')
     if "add_negatives(dataset" in text:
         from datasets import Dataset
@@ -386,15 +388,7 @@ def test_every_name_of_the_api_and_every_member_has_a_docstring():
     assert not missing
 
 
-@pytest.mark.parametrize("name", ["una", "focal"])
-def test_the_pictures_show_what_their_data_say(name, monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    pictures = importlib.import_module("pictures")
-    assert pictures.PICTURES.keys() == {"una", "focal"}
-    assert (ROOT / "docs" / "pictures" / f"{name}.svg").read_text(encoding="utf8") == pictures.PICTURES[name]()
-
-
-@pytest.mark.parametrize("name", [pytest.param("reference", marks=pytest.mark.slow), "structure"])
-def test_generated_pages_and_drawings_are_current(name):
-    done = subprocess.run([sys.executable, ROOT / "docs" / f"{name}.py", "--check"], check=False)
+@pytest.mark.slow
+def test_generated_pages_are_current():
+    done = subprocess.run([sys.executable, ROOT / "docs" / "reference.py", "--check"], check=False)
     assert done.returncode == 0

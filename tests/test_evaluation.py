@@ -323,32 +323,6 @@ def encode_here(monkeypatch, tiny_bert, tmp_path):
     return encoded
 
 
-def test_changed_pieces_of_an_interrupted_encoding_are_encoded_again(tmp_path, encode_here):
-    """A byte of each part of both files is changed, and the files are truncated; the vectors must stay the same."""
-    output = tmp_path / "v.npy"
-    encode_here()
-    expected = output.read_bytes()
-    output.unlink()
-    files = [tmp_path / "v.npy.part", tmp_path / "v.npy.part.json"]
-    encode_here(stop=2)
-    before = [path.read_bytes() for path in files]
-    assert before[1].count(b"\n") == 3
-
-    def damaged(content):
-        for place in {0, 40, 128, len(content) // 2} & {*range(len(content))}:
-            yield content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :]
-        yield from (content[: len(content) // 2], content + b"{}\n", b"", b'{"key": {}, "done": 1' + 30 * b"0" + b"}\n")
-
-    for path, content in zip(files, before, strict=True):
-        for other in damaged(content):
-            for each, stored in zip(files, before, strict=True):
-                each.write_bytes(other if each == path else stored)
-            assert encode_here().exit_code == 0
-            assert output.read_bytes() == expected
-            assert sorted(each.name for each in tmp_path.iterdir()) == ["t.csv", "v.npy"]
-            output.unlink()
-
-
 def test_the_precision_option_is_applied_and_reported(tiny_bert, processor, scored_pairs):
     processor(("AVX512-BF16",), 2.0)
     scores = {}

@@ -1,7 +1,6 @@
 """Files that are written atomically, journals of interrupted jobs, and embeddings whose blocks they list."""
 
 import errno
-import json
 
 import numpy as np
 import pytest
@@ -50,6 +49,10 @@ def test_records_after_a_changed_line_and_those_of_another_key_are_dropped(tmp_p
     assert journal(path, {"model": 1}) == ["a", "b"]
 
 
+def flipped(data, place):
+    return data[:place] + bytes([data[place] ^ 64]) + data[place + 1 :]
+
+
 def test_blocks_of_an_interrupted_file_are_used_if_they_are_as_they_were_written(tmp_path, glove, monkeypatch):
     monkeypatch.setattr(vector_files, "BLOCK", 10)
     encoder, corpus, path = Encoder(glove), Corpus.from_texts(some_texts(40)), tmp_path / "v.npy"
@@ -67,11 +70,24 @@ def test_blocks_of_an_interrupted_file_are_used_if_they_are_as_they_were_written
 
     with pytest.raises(KeyboardInterrupt):
         encode_to_file(Interrupted(), corpus, path, {"model": 1})
-    part = tmp_path / "v.npy.part"
-    content = part.read_bytes()
-    second = content.index(golden[10:20].tobytes())
-    part.write_bytes(content[: second + 5] + bytes([content[second + 5] ^ 64]) + content[second + 6 :])
-    assert json.loads((tmp_path / "v.npy.part.json").read_text().splitlines()[0].partition(" ")[2])["model"] == 1
-    done = encode_to_file(encoder, corpus, path, {"model": 1})
-    assert done.resumed == 10  # not 30: the second block was changed
-    assert (np.load(path) == golden).all()
+    part, listed = tmp_path / "v.npy.part", tmp_path / "v.npy.part.json"
+    vectors, lines = part.read_bytes(), listed.read_bytes()
+    second = vectors.index(golden[10:20].tobytes())
+    last = lines.rindex(b"\n", 0, -1)
+    for model, content, records, resumed in (
+        (1, vectors, lines, 30),
+        (2, vectors, lines, 0),
+        (1, flipped(vectors, 9), lines, 0),  # in the header
+        (1, flipped(vectors, second + 5), lines, 10),
+        (1, vectors[: second + 5], lines, 10),
+        (1, b"", lines, 0),
+        (1, vectors, lines[:-3], 20),  # killed while it wrote the last line
+        (1, vectors, flipped(lines, last + 3), 20),
+        (1, vectors, flipped(lines, 40), 0),  # in the key
+        (1, vectors, b"", 0),
+    ):
+        part.write_bytes(content)
+        listed.write_bytes(records)
+        assert encode_to_file(encoder, corpus, path, {"model": model}).resumed == resumed
+        assert (np.load(path) == golden).all()
+        assert [each.name for each in tmp_path.iterdir()] == ["v.npy"]

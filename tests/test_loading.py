@@ -17,6 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from cse import Encoder, InputError, TrainConfig, train
 from cse.encoder.layout import LENGTHS
+from cse.encoder.onnx_export import export_onnx
 from sentence_models import sentence_model, transformer
 from test_modules import dense, normalize, pooling
 
@@ -142,6 +143,12 @@ def test_an_invalid_pytorch_model_bin_is_refused_and_never_executed(folder, file
     refused(folder, message)
 
 
+@pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json"])
+def test_a_folder_without_weights_or_tokenizer_is_refused(folder, file):
+    (folder / file).unlink()
+    refused(folder, "the model there is incomplete (weights or tokenizer files are missing)")
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [("nan", "holds NaN or infinity; use another model"), ("vocabulary", "the tokenizer belongs to another model")],
@@ -185,6 +192,8 @@ def adapter(folder, weights=True, **settings):
 def test_adapters_are_loaded_if_base_and_weights_are_those_they_declare(folder):
     adapter(folder, unknown="os")
     assert Encoder(folder, device="cpu").encode(["a word"]).shape == (1, 32)
+    with pytest.raises(InputError, match="holds only an adapter; merge it into its base model with peft first"):
+        export_onnx(str(folder))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Tests of the declarations of options: values, combinations, and what follows from a declaration."""
 
+import re
+from collections import Counter
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Literal
 
@@ -12,7 +14,7 @@ from click.testing import CliRunner
 from cse import InputError, train
 from cse.cli import cli
 from cse.cli.command import Text
-from cse.options import If, Opt, combination_fault, options_of, parse_options
+from cse.options import SIGNS, If, Opt, combination_fault, options_of, parse_options
 from cse.training.settings.given import TrainConfig
 from cse.training.settings.names import SETTINGS, TABLES, method_flags
 
@@ -67,9 +69,28 @@ def test_combinations_are_refused_by_declaration(values, message):
     assert combination_fault(options_of(Options), values, values.get, flags.__getitem__) == message
 
 
+GROUPS = [SETTINGS.values(), *(options_of(table.options(name)) for table in TABLES for name in table.names())]
+
+
+def test_every_option_refuses_values_of_another_type_and_out_of_range():
+    beyond, tried = {"ge": -1, "gt": 0, "le": 1, "lt": 0}, Counter()
+    for each in (option for options in GROUPS for option in options):
+        for value in ({"x": 1}, [[1]], b"x", "a\0b", float("nan"), 10**400):
+            with pytest.raises(InputError, match=rf"^{re.escape(each.flag)}(: | must be )") as caught:
+                each.check(value)
+            assert "\n" not in str(caught.value)
+            tried["type"] += 1
+        for name, limit in each.limits().items():
+            value = limit + beyond[name]
+            with pytest.raises(InputError, match=rf"^{re.escape(each.flag)} must be {SIGNS[name]} {limit}, got "):
+                each.check((value,) if each.several else value)
+            tried["range"] += 1
+    assert tried["type"] > 1000
+    assert tried["range"] > 100
+
+
 def test_every_condition_names_an_option_and_every_default_is_valid():
-    kinds = [table.options(name) for table in TABLES for name in table.names()]
-    for options in (SETTINGS.values(), *map(options_of, kinds)):
+    for options in GROUPS:
         names = {each.name for each in options}
         for each in options:
             for conditions in (each.opt.needs, each.opt.excludes):

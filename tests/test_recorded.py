@@ -1,12 +1,10 @@
 """Recorded steps have the bits of eager ones, on an emulated graph and, if there is a GPU, on CUDA graphs."""
 
 import json
-from functools import cache
 
 import pytest
 import torch
 from torch._subclasses import FakeTensorMode
-from transformers import AutoTokenizer, BertModel
 
 from cse import Callback, train
 from cse.encoder.device import recorder_of
@@ -81,19 +79,6 @@ CASES |= {name: {**values, **NEEDS.get(name, {})} for name, values in every_meth
 LONG = {"state-projector", "projector", "two dropout rates", "mixed release", "focal", "two encoders"}
 LISTED = [name for name in CASES if name not in LONG]
 NOT_RECORDED = {"pca", "group-whitening"}
-
-
-@pytest.fixture(scope="session")
-def shallow(tmp_path_factory, tiny_bert):
-    """A function that returns a copy of ``tiny_bert`` with its first layers."""
-
-    def first(layers):
-        folder = tmp_path_factory.mktemp("shallow")
-        BertModel.from_pretrained(tiny_bert, num_hidden_layers=layers).save_pretrained(folder)
-        AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
-        return folder
-
-    return cache(first)
 
 
 @pytest.fixture

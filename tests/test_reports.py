@@ -1,5 +1,6 @@
 """Tests of data.json in a run folder, pictures of runs, the report page, and `cse runs`."""
 
+import contextlib
 import itertools
 import json
 import random
@@ -9,7 +10,6 @@ import sys
 import tomllib
 from base64 import b64decode
 from collections import Counter
-from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -27,6 +27,7 @@ from cse.reports.held_out import compare_models
 from cse.reports.page import report_page
 from cse.reports.runs import differing, find_runs, read_run
 from cse.reports.style import figure, require_extra, styled
+from mutations import mutations, shapes
 from test_cli import run_and_list_imports
 from test_retrieval import command
 
@@ -310,16 +311,6 @@ def test_curves_show_the_values_of_the_log(run):
     assert arrows == list(itertools.pairwise(places))  # each arrow points to the later evaluation
 
 
-def test_several_models_are_coloured_by_their_sts_scores(dev_run):
-    first = read_run(dev_run)
-    other = replace(first, result={**first.result, "best": {**first.result["best"], "spearman": 12.5}})
-    panel = curves.models_panel([first, other])
-    points = drawn_axes(panel).collections[0]
-    best = [each.best for each in (first, other)]
-    assert points.get_array().tolist() == [record["spearman"] for record in best]
-    assert points.get_offsets().tolist() == [[record["uniformity"], record["alignment"]] for record in best]
-
-
 def test_long_curves_are_averaged_over_blocks_of_steps():
     steps, values = np.arange(1.0, 1004.0), np.random.default_rng(0).random(1003)
     x, y, size = curves.thinned(steps, values, points=100)
@@ -489,74 +480,28 @@ def test_a_picture_that_cannot_be_written_ends_the_command_with_its_name(run, tm
     assert "cosines.png: is a directory" in "".join(done.stderr.split("\n"))
 
 
-# Values that are put in the place of each value of the files of a run; the last one removes it.
-OTHERS = [
-    None,
-    True,
-    -1,
-    2.5,
-    10**400,
-    1e308,
-    float("inf"),
-    "",
-    "x",
-    "\ud800",
-    [],
-    {},
-    [[1]],
-    {"a": {"b": 1}},
-    "REMOVED",
-]
-
-
-def places(value, at=()):
-    yield at
-    items = value.items() if isinstance(value, dict) else list(enumerate(value))[:2] if isinstance(value, list) else ()
-    for key, item in items:
-        yield from places(item, (*at, key))
-
-
-def changed(value, place, other):
-    if not place:
-        return {} if other == "REMOVED" else other
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    if len(place) == 1 and other == "REMOVED":
-        del copy[place[0]]
-    else:
-        copy[place[0]] = changed(value[place[0]], place[1:], other)
-    return copy
-
-
-def dumped(file, value):
-    """Returns the content of a file; None if its format cannot hold the value."""
-    try:
-        if file == "config.toml":
-            return tomli_w.dumps(value).encode()
-        if file == "log.jsonl":
-            return "".join(json.dumps(line) + "\n" for line in value).encode()
-        return json.dumps(value).encode()
-    except (TypeError, AttributeError, ValueError):
-        return None
+def damaged(file, content, draw):
+    """Returns 30 damaged contents of a file of a run."""
+    if file != "config.toml":
+        return [make() for _, make in draw.sample(mutations(content, file, draw), 30)]
+    found = []
+    for _, make in draw.sample([*shapes(tomllib.loads(content.decode()))], 60):
+        with contextlib.suppress(TypeError, ValueError, RecursionError):  # TOML cannot hold the value
+            found.append(tomli_w.dumps(json.loads(make())).encode())
+    return found[:30]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["run", "dev_run"])
 @pytest.mark.parametrize("file", ["config.toml", "log.jsonl", "result.json", "environment.json", "data.json"])
 def test_a_changed_file_of_a_run_gives_a_page_or_one_sentence(request, tmp_path, monkeypatch, file, which):
-    """At all levels of the file: 300 changed files in all. The panels are drawn in each tenth page."""
-    text = (request.getfixturevalue(which) / file).read_text(encoding="utf8")
+    """300 changed files in all. The panels are drawn in each tenth page."""
     copy = copy_of(request.getfixturevalue(which), tmp_path, "best", "tensorboard")
-    parsed = {"config.toml": tomllib.loads, "log.jsonl": lambda text: [*map(json.loads, text.splitlines())]}
-    value = parsed.get(file, json.loads)(text)
-    cases = [(place, other) for place in places(value) for other in OTHERS]
+    contents = damaged(file, (copy / file).read_bytes(), random.Random(file + which))
     drawn, outcomes = page.drawn, Counter()
-    for place, other in random.Random(file + which).sample(cases, 90):
-        content = dumped(file, changed(value, place, other))
-        if content is None or outcomes.total() == 30:
-            continue
+    for number, content in enumerate(contents):
         (copy / file).write_bytes(content)
-        draw = outcomes.total() % 10 == 0
-        monkeypatch.setattr(page, "drawn", drawn if draw else lambda *_: b"")
+        monkeypatch.setattr(page, "drawn", drawn if number % 10 == 0 else lambda *_: b"")
         try:
             report_page(curves.Material(read_run(copy), encode=False)).html.encode()
             differing(find_runs(copy))

@@ -21,8 +21,8 @@ from cse.training.folder.find import find_checkpoint, list_checkpoints, locked
 from cse.training.folder.outputs import read_checkpoint
 from cse.training.loop import resumed_config
 from forked import Forked
+from methods import LOSSES
 from runs import (
-    LOSSES,
     Warnings,
     kill_after,
     killed_and_resumed_equals_uninterrupted,

@@ -307,17 +307,6 @@ def test_a_search_in_blocks_equals_brute_force_for_any_number_of_queries(monkeyp
             np.testing.assert_allclose([hit.score for hit in hits], scores[best], atol=1e-6)
 
 
-def test_a_row_without_an_id_is_refused(encoder):
-    with pytest.raises(InputError, match="ids: row 2 has no id; each row needs one"):
-        SearchIndex.build(encoder, ["word1", "word2", "word3"], ids=["1.0", "", "3.0"])
-
-
-@pytest.mark.parametrize("ids", [["30", "30"], [30, "30"]])
-def test_ids_that_occur_twice_are_refused(encoder, ids):
-    with pytest.raises(InputError, match="ids: '30' is the id of several rows; make the ids unique"):
-        SearchIndex.build(encoder, ["word1", "word2"], ids=ids)
-
-
 def test_several_threads_may_search_and_build_bm25_once(tmp_path, monkeypatch, encoder):
     texts = list(dict.fromkeys(some_texts(300)))[:200]
     index = SearchIndex.build(encoder, texts, tmp_path / "index")
@@ -457,6 +446,8 @@ def test_rows_are_ranked_by_their_best_passage(encoder):
     [
         *[("k: ", lambda build, k=k: build(["word1"]).search(["word1"], k)) for k in (0, -1, True, 1.5, None)],
         ("2 were given for 3 rows", lambda build: build(["word1"] * 3, ids=["a", "b"])),
+        ("ids: row 2 has no id; each row needs one", lambda build: build(["word1"] * 3, ids=["1.0", "", "3.0"])),
+        ("ids: '30' is the id of several rows; make the ids uniq", lambda build: build(["word1"] * 2, ids=[30, "30"])),
         ("at least one sentence", lambda build: build(["", " "])),
         ("rebuild: must be True or False", lambda build: build(["word1"], rebuild="no")),
         *[("--passages", lambda build, n=n: build(["word1"], passages=n)) for n in (0, -3, "many", True, 1.5)],

@@ -149,6 +149,7 @@ def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, short_corpus, tin
         ({"options": {"lora": {"alpha": 4.0}}}, "lora.alpha has no effect without --encoder-method lora; add"),
         ({"options": {"mlm": {"weight": 0.5}}}, "--mlm-weight has no effect without --loss-term mlm; add"),
         ({"options": {"una": 5}}, "options must hold one table per method"),
+        ({"options": {"una": {}}}, "the table una holds no option; remove it"),
         ({"negatives": 5, "una": True}, "--negative must be a list"),
         ({"loss": "scd", "temperature": 0.1}, "--loss scd does not use --temperature, .*; use --set scd.temperature"),
         ({"loss": "contrastive", "temperature": 0.1}, "does not use --temperature, .*; use --set contrastive.temp"),

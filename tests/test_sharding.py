@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from unittest import mock
@@ -29,6 +30,7 @@ from cse import cluster as connection
 from cse.data.readers import SourceFile, reading_options
 from cse.tfidf.build import build_index
 from cse.tfidf.options import word_options
+from forked import Forked, run_forked
 from random_texts import some_texts
 from test_cli import ran, refused
 
@@ -47,6 +49,12 @@ def cluster():
     yield cluster
     ray.shutdown()
     cluster.shutdown()
+
+
+@pytest.fixture
+def on_cluster(cluster):
+    """A function that runs a command with the address of the cluster."""
+    return partial(run_forked, env={"RAY_ADDRESS": cluster.address})
 
 
 @pytest.fixture
@@ -236,18 +244,19 @@ def test_vectors_encoded_in_parts_equal_vectors_encoded_at_once(shards, cse, glo
 
 
 @pytest.mark.slow
-def test_a_cluster_writes_the_same_bytes_as_one_machine(cluster, shards, cse, glove):
-    address = {"RAY_ADDRESS": cluster.address}
+def test_a_cluster_writes_the_same_bytes_as_one_machine(cluster, on_cluster, shards, cse, glove):
     for command, model in (("augment", ()), ("encode", (glove,))):
         here = cse(command, *model, "--parts", "shard*", "-o", f"{command}-here")
-        there = cse(command, *model, "--engine", "ray", "shard*", "-o", f"{command}-there", "--json", env=address)
+        there = on_cluster(command, *model, "--engine", "ray", "shard*", "-o", f"{command}-there", "--json")
         assert (here.returncode, there.returncode) == (0, 0), there.stderr
         assert json.loads(there.stdout)["made"] == 4
         assert files(f"{command}-here") == files(f"{command}-there")
     # two commands at once, of which one may be refused
-    command = [sys.executable, "-m", "cse", "augment", "--engine", "ray", "shard*", "-o", "both"]
-    both = [subprocess.Popen(command, env={**os.environ, **address}) for _ in range(2)]
-    assert sorted(each.wait() for each in both) in ([0, 0], [0, 2])
+    command = ["augment", "--engine", "ray", "shard*", "-o", "both"]
+    both = [Forked(*command, env={"RAY_ADDRESS": cluster.address}) for _ in range(2)]
+    for each in both:
+        each.communicate(120)
+    assert sorted(each.returncode for each in both) in ([0, 0], [0, 2])
     assert files("augment-here") == files("both")
 
 
@@ -288,8 +297,8 @@ def test_a_killed_worker_of_a_cluster_is_replaced(cluster, shards, cse, task, ex
 
 
 @pytest.mark.slow
-def test_invalid_input_to_a_cluster_is_reported_as_an_input_error(cluster, shards, cse, glove):
-    rows, address = Path("shard0.txt").read_bytes(), {"RAY_ADDRESS": cluster.address}
+def test_invalid_input_to_a_cluster_is_reported_as_an_input_error(on_cluster, shards, glove):
+    rows = Path("shard0.txt").read_bytes()
     Path("shard0.txt").write_bytes(rows.replace(b"w", b"\xff", 1))
     for command, files, flags, phrase in [
         (("augment",), "shard*", (), "augment: 1 of 4 parts could not be made: shard0.txt (line 1 is not valid UTF-8"),
@@ -298,10 +307,9 @@ def test_invalid_input_to_a_cluster_is_reported_as_an_input_error(cluster, shard
         (("encode", glove), "shard*", ("--precision", "auto"), "--precision auto"),
         (("encode", glove), "shard*", ("--gpus-per-worker", "1"), "no node has 1 CPU and 1 GPU"),
     ]:
-        done = cse(*command, "--engine", "ray", files, "-o", command[0], *flags, env=address)
-        refused(done, phrase)
+        refused(on_cluster(*command, "--engine", "ray", files, "-o", command[0], *flags), phrase)
     Path("shard0.txt").write_bytes(rows)
-    assert cse("augment", "--engine", "ray", "shard*", "-o", "augment", env=address).returncode == 0
+    assert on_cluster("augment", "--engine", "ray", "shard*", "-o", "augment").returncode == 0
 
 
 def test_parts_that_were_interrupted_in_the_first_one_can_be_made_again(shards, cse_here, glove):
@@ -329,19 +337,19 @@ def test_invalid_text_in_a_shard_and_standard_input_are_refused(cluster, shards)
     assert not Path("ray").exists()
 
 
-def test_build_tfidf_joins_a_running_cluster(cluster, shards, cse):
+def test_build_tfidf_joins_a_running_cluster(on_cluster, shards):
     build = ("build-tfidf", "--engine", "ray", "shard*", "-o", "ray", "--json")
-    assert json.loads(ran(cse(*build, env={"RAY_ADDRESS": cluster.address})))["rows"] == 400
+    assert json.loads(ran(on_cluster(*build)))["rows"] == 400
     assert files("ray") == files("tfidf")
 
 
-def test_an_address_where_nothing_answers_is_refused(shards, cse):
+def test_an_address_where_nothing_answers_is_refused(shards):
     pytest.importorskip("ray")
     with socket.socket() as free:  # its port has no listener
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
         began = time.monotonic()
-        done = cse("build-tfidf", "--engine", "ray", "shard*", env={"RAY_ADDRESS": address})
+        done = run_forked("build-tfidf", "--engine", "ray", "shard*", env={"RAY_ADDRESS": address})
     refused(done, "--engine ray: no cluster could be reached")
     assert time.monotonic() - began < 30
 

@@ -15,7 +15,8 @@ from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from cse.training.step.encode import Inputs, encode_views
 from cse.training.step.step import propagate
-from runs import VIEWS, first_batches, gradients, in_float64, records_of
+from methods import VIEWS
+from runs import first_batches, gradients, in_float64, records_of
 
 
 def test_learning_rates_follow_their_schedules_as_float32_numbers(run_config):

@@ -23,51 +23,13 @@ from cse.training.setup import prepare
 from cse.training.step.ranks import World
 from cse.training.step.step import propagate
 from cse.views import Frozen
+from methods import STEPS, SYSTEMS
 from ranks import two_ranks_equal_one
 from runs import first_batches, gradients, in_float64, records_of, same_run
-from test_device import CASES, CUDA, Copies, assert_close
+from test_device import CUDA, Copies, assert_close
 from test_distributed import FirstOfThree
 
-METHODS = Path(__file__).with_name("methods.py")
-# Settings by name. The fixture ``system`` replaces words in capitals with paths. TINY is the path of tiny_bert, and
-# MASKED is the path of a masked language model with the same tokenizer.
-SYSTEMS = {
-    "two encoders": {"positive_encoder": "copy"},
-    "two dropout rates": {"anchor_dropout": 0.05, "positive_dropout": 0.155},
-    "fixed mask": {"positive": "dropout", "options": {"dropout": {"mask": "shared"}}},
-    "kept similarities": {
-        "loss": "focal",
-        "loss_terms": ("keep-similarities",),
-        "options": {"keep-similarities": {"weight": 2.0}},
-        "positive": "halves",
-        "una": {"every": 1},
-        "negatives": ("una",),
-    },
-    "lora": {"encoder_methods": ("lora",), "options": {"lora": {"rank": 4, "dropout": 0.1}}},
-    "lora in two encoders": {"encoder_methods": ("lora",), "positive_encoder": "copy", "pooler": "avg"},
-    "repetition as a negative": {"imports": ("METHODS",), "negatives": ("repetition", "una"), "loss": "focal"},
-    "contrastive by its options": {"loss": "contrastive", "options": {"contrastive": {"temperature": 0.2}}},
-    "matryoshka": {
-        "keep_head": True,
-        "loss": "focal",
-        "loss_terms": ("matryoshka",),
-        "options": {"matryoshka": {"dims": "16,8"}},
-        "negatives": ("una",),
-        "una": {"every": 1},
-    },
-    "a term on gathered embeddings": {"imports": ("METHODS",), "loss_terms": ("ball",)},
-}
-
-
-def pytest_generate_tests(metafunc):
-    """Runs the tests with an argument ``name`` for each system in ``SYSTEMS`` of the module that has them."""
-    if "name" in metafunc.fixturenames:
-        names = dict(metafunc.module.SYSTEMS)
-        if metafunc.function is test_training_lowers_the_loss:
-            names = [n for n, s in names.items() if "METHODS" not in s.get("imports", ()) and not n.endswith("release")]
-        if metafunc.function is test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait:
-            names |= {"standard mlm": {}, "two layers": {}} if metafunc.module.__name__ == __name__ else {}
-        metafunc.parametrize("name", list(names))
+METHODS = Path(__file__).with_name("user_methods.py")
 
 
 @pytest.fixture(scope="session")
@@ -82,12 +44,12 @@ def few(tmp_path_factory, sample_rows):
 
 
 @pytest.fixture
-def system(request, masked_model, tiny_bert, few):
-    """A function that returns an entry of the module's ``SYSTEMS`` with its paths filled in."""
+def system(masked_model, tiny_bert, few):
+    """A function that returns an entry of ``SYSTEMS`` with its paths filled in."""
     places = {"MASKED": masked_model, "TINY": tiny_bert, "METHODS": METHODS, "SYNONYMS": few / "synonyms.txt"}
 
     def values(name):
-        text = json.dumps({"corpus": str(few / "corpus.txt"), **request.module.SYSTEMS[name]})
+        text = json.dumps({"corpus": str(few / "corpus.txt"), **SYSTEMS[name]})
         for place, path in places.items():
             text = text.replace(place, str(path))
         return json.loads(text)
@@ -105,6 +67,7 @@ def registered(monkeypatch):
         yield
 
 
+@pytest.mark.parametrize("name", SYSTEMS)
 def test_gradients_do_not_depend_on_the_chunk_size(run_config, system, name):
     found = []
     for chunk_size in (None, 3):
@@ -120,13 +83,14 @@ def test_gradients_do_not_depend_on_the_chunk_size(run_config, system, name):
 
 
 @pytest.mark.slow
-def test_two_processes_have_the_gradients_of_one(request, run_config, system, tmp_path):
-    cases = {name: system(name) for name in request.module.SYSTEMS}
+def test_two_processes_have_the_gradients_of_one(run_config, system, tmp_path):
+    cases = {name: system(name) for name in SYSTEMS}
     cases["chunks of three"] = {**next(iter(cases.values())), "chunk_size": 3, "batch_size": 7}
     two_ranks_equal_one(run_config, cases, tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", SYSTEMS)
 def test_a_process_without_rows_has_a_finite_loss_and_zero_gradients(run_config, system, name):
     world = FirstOfThree(0, 3)
     run = prepare(run_config.replace(**system(name)))
@@ -139,6 +103,7 @@ def test_a_process_without_rows_has_a_finite_loss_and_zero_gradients(run_config,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", SYSTEMS)
 def test_a_resumed_run_equals_an_uninterrupted_one(run_config, system, name, tmp_path):
     config = run_config.replace(**system(name), max_steps=4, save_every=2, eval_every=0, keep_checkpoints=5)
     whole = train(config).folder
@@ -163,6 +128,7 @@ def move_to_fake_gpu(module):
 
 
 @pytest.mark.slow  # of most methods, test_recorded.py tests that they do not wait
+@pytest.mark.parametrize("name", [*SYSTEMS, "standard mlm", "two layers"])
 def test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait(run_config, system, name, monkeypatch):
     """Fake tensors have a device but no values: operations on tensors of several devices, and reading a value, raise.
 
@@ -172,7 +138,7 @@ def test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait(run_config, 
     monkeypatch.setattr("cse.encoder.device.for_transfer", lambda tensor, device: tensor)  # there is no pinned memory
     monkeypatch.setattr(torch.Tensor, "backward", lambda total: None)
     monkeypatch.setattr(torch.autograd, "grad", lambda output, *inputs: tuple(map(torch.zeros_like, inputs)))
-    run = prepare(run_config.replace(**(CASES[name] if name in CASES else system(name))))
+    run = prepare(run_config.replace(**(system(name) if name in SYSTEMS else STEPS[name])))
     run.state.train()
     with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
         batches = [prefetcher.get(step)[0] for step in range(2)]
@@ -186,6 +152,7 @@ def test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait(run_config, 
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("name", SYSTEMS)
 def test_gradients_of_a_system_on_cuda_equal_those_on_the_cpu(run_config, system, name):
     found = []
     for device in ("cpu", CUDA):
@@ -198,7 +165,15 @@ def test_gradients_of_a_system_on_cuda_equal_those_on_the_cpu(run_config, system
         assert float(after[key]) == pytest.approx(float(value), rel=1e-6, abs=1e-6, nan_ok=True), key
 
 
+TRAINED = [
+    name
+    for name, values in SYSTEMS.items()
+    if "METHODS" not in values.get("imports", ()) and not name.endswith("release")
+]
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINED)
 def test_training_lowers_the_loss(run_config, system, name):
     # Embeddings from a mask token are learnt more slowly, and the loss of InfoCSE is that of a few masked tokens.
     steps = {"prompt": 40, "sncse": 40, "infocse": 80}.get(name, 20)

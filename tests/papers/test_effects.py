@@ -215,6 +215,14 @@ tau = 0.2
     assert printed[-1][5:] == ["+1.00, one seed", "", "+0.80", "no interval"]
 
 
+@pytest.mark.parametrize("table", ["effects", "domain"])
+def test_a_file_of_runs_of_another_table_is_refused(tmp_path, cse_here, table):
+    write_sets(tmp_path / "runs.parquet", {"one": records(record("none of them", "0.05", 0, 69))})
+    done = cse_here("reproduce", table, "--stored", tmp_path / "runs.parquet")
+    assert done.returncode == 2
+    assert f"holds no runs of the table {table}; name another file" in " ".join(done.stderr.split())
+
+
 def test_a_changed_comment_discards_no_runs(tmp_path):
     path = tmp_path / "mine.py"
     hashes = []
@@ -242,7 +250,7 @@ def test_the_tables_are_also_written_as_csv_and_drawn(tmp_path, cse_here):
 def test_a_row_of_a_user_is_run_beside_the_standard_loss_and_continued_after_a_kill(tmp_path, capsys):
     (tmp_path / "mine.toml").write_text('[[rows]]\nname = "mine"\nsettings = { loss_terms = ["ball"] }\n')
     with patch.dict(LOSS_TERMS._loaded), patch.dict(AUGMENTATIONS._loaded):
-        lab = effects.laboratory(tmp_path / "mine.toml", (str(Path(__file__).parents[1] / "methods.py"),))
+        lab = effects.laboratory(tmp_path / "mine.toml", (str(Path(__file__).parents[1] / "user_methods.py"),))
         inputs = smoke_inputs(lab.table, tmp_path / "smoke", "cpu", 1)
         scorer = Scorer("effects", lab.table.columns, inputs.data, True)
         work = Work(lab.table, lab.table.find_rows(["mine"]), [0], inputs, scorer, tmp_path / "out", False, False, 1)

@@ -1,4 +1,4 @@
-"""Systems of papers in the training loop (the tests of ``test_systems``), and their formulas."""
+"""The formulas of systems of papers; test_systems.py tests them in the training loop."""
 
 import json
 import re
@@ -26,108 +26,7 @@ from cse_papers.modals import Modals, ModalsOptions
 from cse_papers.promptbert import PromptOptions, mask_template
 from runs import after_head, drawn, first_batches, in_float64
 from sentence_models import as_on_the_hub
-from test_systems import (  # noqa: F401
-    few,
-    pytest_generate_tests,
-    registered,
-    system,
-    test_a_process_without_rows_has_a_finite_loss_and_zero_gradients,
-    test_a_resumed_run_equals_an_uninterrupted_one,
-    test_gradients_do_not_depend_on_the_chunk_size,
-    test_gradients_of_a_system_on_cuda_equal_those_on_the_cpu,
-    test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait,
-    test_training_lowers_the_loss,
-    test_two_processes_have_the_gradients_of_one,
-)
-
-UNA = {"negatives": ("una",), "una": {"every": 1}}
-WITHOUT_DROPOUT = {"anchor_dropout": 0.0, "positive_dropout": 0.0}
-# Settings by name, in which the fixture ``system`` replaces words in capitals with paths of files and tiny models.
-SYSTEMS = {
-    "diffcse": {"loss_terms": ("diffcse",), "diffcse": {"generator": "MASKED", "weight": 0.5}},
-    "diffcse release": {
-        "loss": "focal",
-        "loss_terms": ("diffcse",),
-        "diffcse": {"generator": "MASKED", "variant": "release"},
-    },
-    "dclr": {"feature_augmentations": ("dclr",), "dclr": {"model": "TINY", "threshold": 0.5, "noise": 2.5}, **UNA},
-    "dclr release": {
-        "feature_augmentations": ("dclr",),
-        "positive": "crop",
-        "dclr": {"model": "TINY", "threshold": 0.5, "noise": 1.5, "variant": "release"},
-    },
-    "dclr, infonce": {"feature_augmentations": ("dclr",), "dclr": {"model": "TINY", "threshold": 0.5}},
-    "rankcse": {"loss_terms": ("rankcse",), "rankcse": {"teachers": ("TINY", "TINY"), "ranking": "listmle"}},
-    "interpolation": {"feature_augmentations": ("modals",), "modals": {"kind": "interpolation"}},
-    "linear": {"feature_augmentations": ("modals",), "modals": {"kind": "linear", "detach": False}},
-    "pca jitter": {"positive_hook": "pca", "pca": {"layers": (0, 1, 2), "curriculum": "continuous"}},
-    "no dropout": {"positive": "delete", **WITHOUT_DROPOUT},
-    "prompt": {"encoder_methods": ("prompt",)},
-    "aeda": {"positive": "aeda", "anchor_hook": "token-cutoff", "feature_augmentations": ("gaussian",)},
-    "eda synonyms": {"negatives": ("eda-synonym",), "eda-synonym": {"synonyms": "SYNONYMS"}},
-    "next sentence of three": {"positive": "next-sentence", "next-sentence": {"within": 3}},
-    "esimcse": {
-        "positive": "repetition",
-        "feature_augmentations": ("momentum",),
-        "momentum": {"size": 12, "decay": 0.9},
-    },
-    "esimcse release": {
-        "positive": "repetition",
-        "negatives": ("repetition",),
-        "max_length": 12,
-        "feature_augmentations": ("momentum",),
-        "repetition": {"variant": "release"},
-        "momentum": {"size": 12, "variant": "release"},
-    },
-    "masked span, cut-off and shuffle": {
-        "positive": "masked-span",
-        "anchor_hook": "feature-cutoff",
-        "positive_hook": "token-shuffle",
-        "objective": "nt-xent",
-        **WITHOUT_DROPOUT,
-    },
-    "self-contrast": {"loss": "scd", "scd": {"width": 32}, "anchor_dropout": 0.05, "positive_dropout": 0.155},
-    "substitution": {"positive": "substitution", "substitution": {"model": "MASKED", "share": 0.3}},
-    "augcse": {"loss_terms": ("augcse",), "augcse": {"weight": 0.5}},
-    "augcse release": {
-        "loss_terms": ("augcse",),
-        "feature_augmentations": ("projector",),
-        "objective": "nt-xent",
-        "loss": "mixed",
-        "augcse": {"weight": 0.5, "variant": "release"},
-        "one-of": {"as_positive": False},
-    },
-    "moving average": {"encoder_methods": ("ema",), "ema": {"decay": 0.5}},
-    "simcse++": {"feature_augmentations": ("off-dropout",), "loss": "focal", "loss_terms": ("dimensions",), **UNA},
-    "hardness and orthogonality": {"feature_augmentations": ("hardness",), "loss_terms": ("orthogonality",), **UNA},
-    "gist": {"feature_augmentations": ("gist",), "positive": "crop", "gist": {"margin": 0.0}},
-    "cards": {
-        "positive": "switch-case",
-        "negatives": ("retrieved",),
-        "switch-case": {"probability": 0.5},
-        "retrieved": {"model": "TINY", "nearest": 9},
-    },
-    "sscl": {"loss_terms": ("sscl",), "sscl": {"layers": 1}},
-    "clusterns": {
-        "loss": "focal",
-        "loss_terms": ("clusterns",),
-        "clusterns": {"clusters": 2, "threshold": 1.0, "rate": 0.3, "weight": 0.5, "alpha": 0.1},
-        **UNA,
-    },
-    "whitenedcse": {"feature_augmentations": ("group-whitening",), "group-whitening": {"size": 4}},
-    "infocse": {
-        "model": "MASKED",
-        "loss_terms": ("infocse",),
-        "infocse": {"weight": 0.5, "frozen_layers": 1, "head_layers": 1},
-    },
-    "sncse": {"encoder_methods": ("prompt",), "loss_terms": ("soft-negative",), "soft-negative": {"weight": 1.0}},
-    "pcl": {"loss": "focal", "loss_terms": ("pcl",), **UNA},
-    "pcl release": {
-        "loss_terms": ("pcl",),
-        "diverse": {"edits": ("repeat", "delete"), "longest": 10},
-        "pcl": {"variant": "release"},
-    },
-}
+from test_systems import few, registered, system  # noqa: F401
 
 
 def batch_step(rows, seed=3):
