@@ -215,7 +215,7 @@ def test_a_run_on_cuda_learns_without_synchronisation_inside_steps(run_config, c
 
 def test_intel_gpus_are_refused():
     with pytest.raises(InputError, match=r"^--device xpu:1: Intel's GPUs are not supported; use --device cpu$"):
-        pick_device("xpu:1")
+        devices.pick_device("xpu:1")
 
 
 PRODUCT = "with AVX512-BF16, a matrix product is 2.1 times as fast as in fp32"
