@@ -71,6 +71,7 @@ class OtherEncoder(library.InputModule):
         return {**features, "sentence_embedding": torch.from_numpy(np.ascontiguousarray(vectors))}
 
     def get_embedding_dimension(self) -> int:
+        """Returns the number of dimensions of the embeddings."""
         return self.embedding_dim
 
     def save(self, output_path: str, *arguments: Any, **settings: Any) -> None:
