@@ -21,7 +21,8 @@ from cse.evaluation import EVALUATIONS
 from cse.options import Option, options_of
 from cse.training.settings.declared import GROUPS
 from cse.training.settings.names import TABLES, method_flags
-from cse_papers.reproduce.effects import Printed, laboratory, tables_of
+from cse_papers.reproduce.effects import Printed, laboratory
+from cse_papers.reproduce.measured import tables_of
 from cse_papers.reproduce.stored import read_sets
 
 DOCS = Path(__file__).resolve().parent

@@ -14,7 +14,7 @@ from cse import InputError, TrainConfig
 from cse.augment import AUGMENTATIONS
 from cse.evaluation.sts import CLEAN_FILES
 from cse.losses import LOSS_TERMS
-from cse_papers.reproduce import effects
+from cse_papers.reproduce import effects, measured
 from cse_papers.reproduce.bootstrap import KEPT, TITLES, interval, rank_correlation, resampled
 from cse_papers.reproduce.cells import cells_of, hash_code
 from cse_papers.reproduce.inputs import Inputs, laboratory_inputs, smoke_inputs
@@ -92,15 +92,15 @@ def records(*runs):
 
 def test_tables_have_rows_for_stored_runs_alone():
     runs = [record("standard", "0.05", 0, 69), record("UNA", "0.05", 0, 70.5), record("focal", "0.07", 0, 68)]
-    results = effects.Results(LAB, records(*runs, record("UNA, beta 0.3", "0.05", 0, 70)))
-    assert effects.systems(results)[1] == [
+    results = measured.Results(LAB, records(*runs, record("UNA, beta 0.3", "0.05", 0, 70)))
+    assert measured.systems(results)[1] == [
         ["standard", "0.05, published", "1", "7", "69.00", "", "", "", ""],
         ["UNA", "0.05, published", "1", "7", "70.50", "+1.50, one seed", "", "+0.82", "no interval"],
         ["focal", "0.07, published", "1", "7", "68.00", "-1.00, one seed", "", "+1.64", "no interval"],
     ]
     beta, margin = LAB.comparisons[2], LAB.comparisons[4]
-    assert [row[0] for row in effects.comparison(results, beta)[1]] == ["0.5", "0.3"]
-    assert effects.comparison(results, margin)[1] == []
+    assert [row[0] for row in measured.comparison(results, beta)[1]] == ["0.5", "0.3"]
+    assert measured.comparison(results, margin)[1] == []
 
 
 def test_a_sign_needs_several_seeds_and_a_p_value_that_is_adjusted_over_the_rows():
@@ -112,7 +112,7 @@ def test_a_sign_needs_several_seeds_and_a_p_value_that_is_adjusted_over_the_rows
     for each in runs:
         if each["row"] == "standard":
             each["draws"] = dict.fromkeys(KEPT, [6900] * 100)
-    printed = {row[0]: row for row in effects.systems(effects.Results(LAB, records(*runs)))[1]}
+    printed = {row[0]: row for row in measured.systems(measured.Results(LAB, records(*runs)))[1]}
     assert {name: row[-1] for name, row in printed.items()} == {
         "standard": "",
         "UNA": "same",
@@ -128,7 +128,7 @@ def test_published_and_measured_changes_are_correlated_by_rank():
     published = LAB.published
     runs = [record("standard", "0.05", 0, 69)]
     runs += [record(name, LAB.systems[name], 0, 69 + 2 * change) for name, change in published.items()]
-    (row,) = [each for each in effects.order(effects.Results(LAB, records(*runs)))[1] if "average" in each[0]]
+    (row,) = [each for each in measured.order(measured.Results(LAB, records(*runs)))[1] if "average" in each[0]]
     assert row[1:] == [str(len(published)), "+1.00 [+1.00, +1.00]"]
     rho, low, high = rank_correlation(range(9), [3, 0, 1, 2, 8, 4, 5, 6, 7])
     assert rho == pytest.approx(1 - 6 * (9 + 3 + 16 + 4) / (9 * 80))
@@ -139,9 +139,9 @@ def test_the_clean_development_set_chooses_the_temperature_if_all_runs_have_its_
     def grid(name, clean):
         return [record(name, tau, 0, 70 + n, 80 - n if clean else None) for n, tau in enumerate(LAB.table.columns)]
 
-    results = effects.Results(LAB, records(*grid("standard", True), *grid("UNA", False)))
+    results = measured.Results(LAB, records(*grid("standard", True), *grid("UNA", False)))
     assert results.best() == {"standard": "0.05", "UNA": "0.15"}
-    said = effects.chosen_by(results)
+    said = measured.chosen_by(results)
     assert "on STS-B dev, clean and SICK-R train and dev, clean: standard" in said
     assert "on STS-B dev, most of whose pairs are test pairs: UNA" in said
 
@@ -211,7 +211,7 @@ tau = 0.2
         "warm": 6,
     }
     rows = [record("standard", "0.05", 0, 69), record("grid", "una.beta 0.2, lr 1e-05", 0, 70)]
-    printed = effects.systems(effects.Results(lab, records(*rows)))[1]
+    printed = measured.systems(measured.Results(lab, records(*rows)))[1]
     assert printed[-1][5:] == ["+1.00, one seed", "", "+0.80", "no interval"]
 
 
@@ -332,7 +332,7 @@ def test_the_table_of_losses_on_documents_is_a_selection_of_the_stored_runs():
     file = ROOT / "benches" / "results" / "rivals.parquet"
     if not file.exists():
         pytest.skip("there is no benches/ folder")
-    (whole,) = tables_in("\n".join(effects.markdown(*changes_on_documents(find_table("domain"), read_sets(file)))))
+    (whole,) = tables_in("\n".join(measured.markdown(*changes_on_documents(find_table("domain"), read_sets(file)))))
     page = tables_in((ROOT / "docs" / "domain.md").read_text(encoding="utf8"))
     (rows,) = (len(table) for table in page if selected(table, whole))
     assert rows >= 8
@@ -343,7 +343,7 @@ def stored_tables():
     """The tables of all sets of stored runs, by title."""
     if not STORED.exists():
         pytest.skip("there is no benches/ folder")
-    return effects.tables_of(LAB, read_sets(STORED))
+    return measured.tables_of(LAB, read_sets(STORED))
 
 
 def test_the_tables_of_the_page_are_those_of_the_stored_runs(stored_tables):
@@ -351,7 +351,7 @@ def test_the_tables_of_the_page_are_those_of_the_stored_runs(stored_tables):
     shown = re.findall(r"^### (.*)\n\n((?:\|.*\n)+)", page, re.MULTILINE)
     assert len(shown) == 2
     for title, rows in shown:
-        assert rows.splitlines() == effects.markdown(*stored_tables[title]), title
+        assert rows.splitlines() == measured.markdown(*stored_tables[title]), title
 
 
 def test_every_marked_number_in_prose_is_that_of_its_row(stored_tables):

@@ -13,17 +13,21 @@ import numpy as np
 import numpy.typing as npt
 
 from cse.evaluation.base import Pairs
+from cse.evaluation.significance import resampled_scores
 from cse.evaluation.sts import SEVEN
 
 Vector = npt.NDArray[np.float64]
 RESAMPLES = 1000
 TITLES = [title for title, _ in SEVEN.values()]
+BLOCK = 100
+"""Resamples that are computed together."""
 KEPT = ("mean", "STS-B", "STS-B dev")
 """Scores whose resampled values are stored; ``mean`` is that of the seven test sets."""
 
 
 def groups_of(sets: Mapping[str, Pairs]) -> dict[str, npt.NDArray[np.int64]]:
-    """Returns the number ``(n,)`` of the group of each pair, by set: pairs that share a sentence form a group."""
+    """Returns the number ``(n,)`` of the group of each pair, by set: pairs that share a sentence form a group. The
+    numbers must not change, because stored runs were resampled by them."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
@@ -46,37 +50,19 @@ def resampled(
 ) -> dict[str, list[int | None]]:
     """Returns Spearman's correlation in hundredths of a point on resamples of the pairs, for each of ``KEPT``."""
     generator, groups = np.random.default_rng(0), groups_of(sets)
-    places = {title: (_places(cosines[title]), _places(pairs.gold)) for title, pairs in sets.items()}
-    result: dict[str, list[int | None]] = {title: [] for title in KEPT}
+    sizes = {title: int(each.max()) + 1 for title, each in groups.items()}
+    drawn: dict[str, list[npt.NDArray[np.int16]]] = {title: [] for title in sets}  # how often each group, by draw
     for _ in range(count):
-        scores = {}
-        for title in sets:
-            most = int(groups[title].max()) + 1
-            times = np.bincount(generator.integers(0, most, most), minlength=most)[groups[title]]
-            scores[title] = _spearman(*places[title], times)
-        scores["mean"] = float(np.mean([scores[title] for title in TITLES]))
-        for title in KEPT:
-            result[title].append(None if np.isnan(scores[title]) else round(100 * scores[title]))
-    return result
-
-
-def _places(values: Vector) -> npt.NDArray[np.int64]:
-    """Returns the place ``(n,)`` of each value among the distinct values in ascending order."""
-    places: npt.NDArray[np.int64] = np.unique(values, return_inverse=True)[1]
-    return places
-
-
-def _spearman(one: npt.NDArray[np.int64], other: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> float:
-    """Returns Spearman's correlation x 100 of rows that occur several times, without sorting; NaN if one is constant.
-    ``one`` and ``other`` are the ``_places`` of the values; all arguments have the shape ``(n,)``."""
-    deviations = []
-    for places in (one, other):
-        counts = np.bincount(places, times)
-        ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]  # values that tie share their mean rank
-        deviations.append(ranks - ranks @ times / times.sum())
-    a, b = deviations
-    size = np.sqrt((a * a) @ times * ((b * b) @ times))
-    return float(100 * ((a * b) @ times) / size) if size > 0 else math.nan
+        for title, size in sizes.items():
+            drawn[title].append(np.bincount(generator.integers(0, size, size), minlength=size).astype(np.int16))
+    scores = {}
+    for title, pairs in sets.items():
+        blocks = (np.stack(drawn[title][start : start + BLOCK]) for start in range(0, count, BLOCK))
+        times = (block[:, groups[title]].astype(np.float64) for block in blocks)
+        scores[title] = np.concatenate([resampled_scores(cosines[title], pairs.gold, each) for each in times])
+    scores["mean"] = np.mean([scores[title] for title in TITLES], axis=0)
+    kept = {title: np.round(100 * scores[title]).tolist() for title in KEPT}
+    return {title: [None if math.isnan(each) else int(each) for each in values] for title, values in kept.items()}
 
 
 def spread(values: Vector) -> Vector:

@@ -24,8 +24,9 @@ from cse.io import write_text
 from cse.progress import progress_of
 
 from .cells import Cell, Plan, cells_of, config_of, finish, read_cell, run_cell
-from .effects import Laboratory, Printed, Results, chosen_by, markdown, order_panel, tables_of
+from .effects import Laboratory, Printed
 from .inputs import TRAINED, Inputs, laboratory_inputs
+from .measured import Results, chosen_by, markdown, order_panel, tables_of
 from .results import changes_on_documents
 from .stored import Records, key_of
 from .suites import Row, Scorer, Table
