@@ -135,6 +135,126 @@ def test_published_and_measured_changes_are_correlated_by_rank():
     assert np.arctanh(high) - np.arctanh(low) == pytest.approx(2 * 1.96 * np.sqrt((1 + rho**2 / 2) / 6))
 
 
+def on(device, *runs, **identity):
+    """Records of runs on a device, with the same base, sentences and data."""
+    same = {"device": device, "model": "b", "corpus": "c", "evaluation data": "d", **identity}
+    return records(*({**run, "identity": same} for run in runs))
+
+
+def test_changes_on_two_devices_are_compared_each_with_the_standard_run_of_its_own_device(tmp_path):
+    from scipy.stats import ttest_ind
+
+    one, other = [1.0, 1.4, 0.9], [0.2, 0.5]
+    sides = []
+    for device, base, changes in (("cpu", 60, one), ("gpu", 70, other)):
+        runs = [record("standard", "0.05", seed, base + seed) for seed in range(len(changes))]
+        runs += [record("UNA", "0.05", seed, base + seed + change) for seed, change in enumerate(changes)]
+        sides.append(on(device, *runs, record("SSCL", "0.05", 0, base + 2)))
+    lab = LAB
+    head, rows = measured.across(measured.Results(lab, sides[0]), measured.Results(lab, sides[1]))
+    rows = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
+    expected = ttest_ind(one, other, equal_var=False)
+    low, high = expected.confidence_interval(0.95)
+    assert rows["UNA"]["difference [95 % interval]"] == f"+0.75 [{low:+.2f}, {high:+.2f}]"
+    assert float(rows["UNA"]["p (Holm)"]) == pytest.approx(expected.pvalue, rel=0.05)
+    assert (rows["UNA"]["seeds"], rows["UNA"]["its seeds"]) == ("3", "2")
+    assert rows["SSCL"]["difference [95 % interval]"] == "+0.00, one seed"
+    assert "Across devices: a and b" in measured.tables_of(lab, {"b": sides[1], "a": sides[0]})
+    for changed in ({"model": "other"}, {"corpus": "other"}, {"device": "cpu"}):
+        them = {key: {**run, "identity": {**run["identity"], **changed}} for key, run in sides[1].items()}
+        assert measured.across(measured.Results(lab, sides[0]), measured.Results(lab, them)) == ([], [])
+    # A row of a user is compared with all systems.
+    (tmp_path / "rows.toml").write_text('[[rows]]\nname = "mine"\nsettings = { loss_terms = ["ball"] }\n')
+    lab = effects.laboratory(tmp_path / "rows.toml")
+    mine = on("cpu", record("standard", "0.05", 0, 60), record("mine", "0.05", 0, 61))
+    _, rows = measured.across(measured.Results(lab, mine), measured.Results(lab, sides[1]))
+    assert [(row[0], row[4]) for row in rows] == [("mine", "UNA"), ("mine", "SSCL")]
+
+
+def test_stored_runs_name_their_base_and_sentences_and_others_are_refused(tmp_path):
+    from cse_papers.reproduce.suites import hash_file
+
+    for name in ("one", "other"):
+        (tmp_path / f"{name}.txt").write_text(f"{name}\n", encoding="utf8")
+    known = {"corpus": hash_file(str(tmp_path / "one.txt")), "model": "base"}
+    stored = {"set": on("cpu", record("UNA", "0.05", 0, 60), **known)}
+    inputs, said = Inputs(tmp_path, tmp_path / "one.txt", model=str(tmp_path / "base"), stored=stored), []
+    laboratory_inputs(inputs, tmp_path / "made", True, said.append)
+    assert not said
+    laboratory_inputs(replace(inputs, model=None), tmp_path / "made", True, said.append)
+    assert "began with a base of the hash base; --base names it" in said[0]
+    with pytest.raises(InputError, match=f"were trained on {known['corpus']}; name that file, or omit --stored"):
+        laboratory_inputs(replace(inputs, corpus=tmp_path / "other.txt"), tmp_path / "new", True, print)
+    with pytest.raises(InputError, match="its weights have the hash other, but the runs of --stored began with base"):
+        laboratory_inputs(replace(inputs, model=str(tmp_path / "other")), tmp_path / "made", True, print)
+
+
+def test_a_setting_that_is_invalid_is_refused_before_the_base_is_made(tmp_path, monkeypatch):
+    (tmp_path / "rows.toml").write_text('[[rows]]\nname = "mine"\nsettings = { una = { beta = 7 } }\nlike = "UNA"\n')
+    (tmp_path / "corpus.txt").write_text("one\ntwo\n", encoding="utf8")
+    lab = effects.laboratory(tmp_path / "rows.toml")
+    monkeypatch.setattr("cse_papers.reproduce.inputs.make", pytest.fail)
+    inputs = Inputs(tmp_path, tmp_path / "corpus.txt")
+    work = Work(lab.table, lab.table.find_rows(["mine"]), [0], inputs, None, tmp_path / "out", False, False, 1)
+    with pytest.raises(InputError, match="beta"):
+        run_laboratory(lab, work, False, Shown())
+
+
+def small_record(row, tau, seed, value):
+    scores = {"halves": value, "alignment": 0.1, "uniformity": -2.0}
+    draws = [round(100 * value) + step for step in range(-50, 50)] if row == "standard" else [round(100 * value)] * 100
+    made = {"row": row, "column": tau, "seed": seed, "scores": scores, "draws": {"halves": draws}}
+    return {**made, "train_seconds": 7.0, "identity": {}}
+
+
+def test_the_small_laboratory_compares_rows_with_the_standard_loss_at_their_temperature():
+    from cse_papers.reproduce import small
+
+    cells = [(cell.row.name, cell.column, cell.seed) for cell in small.cells_of_rows(LAB, ["UNA", "focal"], range(2))]
+    names = [("standard", "0.05"), ("standard", "0.07"), ("UNA", "0.05"), ("focal", "0.07")]
+    assert cells == [(effects.BEFORE, None, None), *((*name, seed) for seed in range(2) for name in names)]
+    runs = [small_record(*name, seed, 50 + n) for n, name in enumerate(names) for seed in range(2)]
+    head, rows = small.table(measured.Results(LAB, records(small_record(effects.BEFORE, None, None, 40), *runs)))
+    assert not any("published" in name for name in head)
+    rows = {(row[0], row[1]): row[2:] for row in rows}
+    assert rows[effects.BEFORE, ""] == ["", "", "40.00", "", "", ""]
+    assert rows["focal", "0.07"][:4] == ["2", "7", "53.00", "standard, 0.07"]
+    assert rows["focal", "0.07"][4].startswith("+2.00 [+1.")
+    trained, judged = small.sample()
+    assert len(judged) == small.JUDGED
+    assert not set(trained) & set(judged)
+    assert len(trained) > 8000
+
+
+@pytest.mark.slow
+def test_the_small_laboratory_needs_no_data_and_marks_every_output(tmp_path, cse):
+    inputs = smoke_inputs(LAB.table, tmp_path / "smoke", "cpu", 1)
+    given = [
+        "reproduce",
+        "effects",
+        "--small",
+        "--base",
+        inputs.model,
+        "--max-steps",
+        "2",
+        "--row",
+        "UNA",
+        "--threads",
+        "1",
+    ]
+    outputs = ["--csv", tmp_path / "t.csv", "--picture", tmp_path / "t.svg", "-o", tmp_path / "out"]
+    done = cse(*given, *outputs, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["small"] is True
+    assert [row[0] for row in found["tables"]["Systems (small)"]["rows"]] == [effects.BEFORE, "standard", "UNA"]
+    assert "Systems (small)" in (tmp_path / "t.csv").read_text(encoding="utf8")
+    assert "small" in (tmp_path / "t.svg").read_text(encoding="utf8")
+    again = cse(*given, "-o", tmp_path / "out", cwd=tmp_path)
+    assert "5 of them stored" in again.stderr
+    assert "### Systems (small)" in again.stdout
+
+
 def test_the_clean_development_set_chooses_the_temperature_if_all_runs_have_its_score():
     def grid(name, clean):
         return [record(name, tau, 0, 70 + n, 80 - n if clean else None) for n, tau in enumerate(LAB.table.columns)]
@@ -272,7 +392,7 @@ def test_a_row_of_a_user_is_run_beside_the_standard_loss_and_continued_after_a_k
         runs = read_folder(tmp_path / "out")
         assert len(runs) == 11
         # Stored runs of equal settings are read, not run again.
-        reading = replace(work, place=tmp_path / "new", inputs=replace(inputs, stored=(runs,)))
+        reading = replace(work, place=tmp_path / "new", inputs=replace(inputs, stored={"runs": runs}))
         assert printed(reading)[0] == again
         assert not list((tmp_path / "new").glob("*/seed-*"))
 

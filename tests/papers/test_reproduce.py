@@ -291,6 +291,8 @@ def test_a_row_that_fails_in_a_trial_is_named_and_the_others_run(small, tmp_path
         (["una-table1", "--data", "."], "has no sts12.test.tsv"),
         (["una-table1", "--data", ".", "--file", "paraphrases"], "must have the form NAME=PATH"),
         (["una-table1", "--data", ".", "--picture", "x.pdf"], "the name must end in .png or .svg"),
+        (["effects", "--small", "--data", "."], "--small cannot be combined with --data"),
+        (["una-table1", "--small"], "--rows, --also and --small belong to the table effects"),
         (["effects", "--stored", str(STORED), "--row", "UNA"], "--row has no effect on the tables of --stored"),
     ],
 )

@@ -89,6 +89,18 @@ def interval(differences: npt.ArrayLike, seed: int = 0) -> tuple[float, float, f
     return float(low), float(high), float(min(max(p, 2 / means.size), 1))
 
 
+def welch(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
+    """Returns the 95 % interval and the p-value of the difference of the means of two samples (the first minus the
+    second) by Welch's t-test; NaN if a sample has fewer than two values, or if no value differs in either."""
+    from scipy.stats import ttest_ind
+
+    if min(len(one), len(other)) < 2 or np.ptp(one) == np.ptp(other) == 0:
+        return math.nan, math.nan, math.nan
+    found = ttest_ind(one, other, equal_var=False)
+    low, high = found.confidence_interval(0.95)
+    return float(low), float(high), float(found.pvalue)
+
+
 def rank_correlation(one: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
     """Returns Spearman's correlation of four or more pairs of values, and its 95 % interval (Bonett and Wright, 2000,
     "Sample size requirements for estimating Pearson, Kendall and Spearman correlations", equation 3)."""

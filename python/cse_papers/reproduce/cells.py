@@ -245,7 +245,7 @@ def read_cell(cell: Cell, inputs: Inputs, scorer: Scorer, place: Path) -> dict[s
     """Returns the record of a cell, or that of an equal stored run (``Inputs.stored``); None if there is none."""
     now = identity(cell, inputs, scorer)
     found = _read(cell.path(place), now, "the cell")
-    equal = (records.get((cell.row.name, cell.column, cell.seed)) for records in inputs.stored)
+    equal = (records.get((cell.row.name, cell.column, cell.seed)) for records in inputs.stored.values())
     return found or next((record for record in equal if record and record["identity"] == now), None)
 
 

@@ -34,7 +34,9 @@ def reproduce_command(
         Opt("File that a row needs; cse reproduce TABLE --list shows the names.", "NAME=PATH", flag="--file"),
     ] = (),
     selected: Annotated[tuple[str, ...], Opt("Only these rows.", "NAME", "all", flag="--row")] = (),
-    seeds: Annotated[int, Ge(1), Le(100), Opt("Run each row with seeds 0 to N - 1.", "N")] = 1,
+    seeds: Annotated[
+        int | None, Ge(1), Le(100), Opt("Run each row with seeds 0 to N - 1.", "N", "1; with --small 2")
+    ] = None,
     max_steps: Annotated[int | None, Ge(1), Opt("Step limit per run.", "N", "as in the recipe")] = None,
     dev: Annotated[
         Literal["clean"] | None,
@@ -50,6 +52,13 @@ def reproduce_command(
         Opt(
             "Run each cell for two steps with a tiny model, and print only whether it runs.",
             excludes=("data", "corpus", "pairs", "files", "max_steps", "picture", "csv", "base", "stored", "also"),
+        ),
+    ] = False,
+    small: Annotated[
+        bool,
+        Opt(
+            "With effects, train rows for 100 steps on the package's sample, and judge by halves of its sentences.",
+            excludes=("data", "corpus", "pairs", "files", "dev", "smoke", "stored", "also"),
         ),
     ] = False,
     dry_run: Annotated[bool, Opt("Only print what would run, and the estimated cost.")] = False,
@@ -101,8 +110,8 @@ def reproduce_command(
         from .effects import laboratory
 
         lab = laboratory(None if rows_file is None else Path(rows_file), imports)
-    elif rows_file is not None or also:
-        raise InputError("--rows and --also belong to the table effects: cse reproduce effects")
+    elif rows_file is not None or also or small:
+        raise InputError("--rows, --also and --small belong to the table effects: cse reproduce effects")
     published = lab.table if lab is not None else None if table is None else find_table(table)
     if published is None or as_list:
         show_list(published, as_json)
@@ -124,7 +133,7 @@ def reproduce_command(
         raise InputError(f"--picture has no effect on the table {table}; omit --picture")
     rows = published.find_rows(selected)
     shown = Shown(as_json, csv, picture)
-    place = Path(output or f"reproduce/{table}{'-smoke' if smoke else ''}")
+    place = Path(output or f"reproduce/{table}{'-smoke' if smoke else '-small' if small else ''}")
     sets = {} if stored is None else read_sets(stored)
     if data is None and sets and published.suite in ("effects", "domain"):
         if selected:
@@ -140,15 +149,23 @@ def reproduce_command(
     settings: dict[str, Any] = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
     settings |= {"dev": dev, "device": device, "precision": precision, "model": base}
     settings["threads"] = threads or int(jobs > 1)
+    if lab is not None and small:
+        from .small import run_small, small_work
+
+        made = click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs"
+        settings = {name: settings[name] for name in ("max_steps", "device", "model", "threads")}
+        settings |= {"precision": precision, "seeds": seeds, "keep_models": keep_models, "jobs": jobs}
+        run_small(lab, small_work(lab, selected, place, Path(made), **settings), dry_run, shown)
+        return
     if smoke:
         inputs = smoke_inputs(published, place / "smoke", device, settings["threads"])
     else:
         # A dry run leaves no files, but counts the rows of the corpora that are made of the evaluation data.
         made = click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs"
         inputs = open_inputs(published, made=Path(made), **settings)
-    inputs = replace(inputs, stored=tuple(sets.values()))
+    inputs = replace(inputs, stored=sets)
     scorer = Scorer(published.suite, published.columns, inputs.data, inputs.partial, also)
-    work = Work(published, rows, range(seeds), inputs, scorer, place, keep_models, smoke, jobs)
+    work = Work(published, rows, range(seeds or 1), inputs, scorer, place, keep_models, smoke, jobs)
     if lab is not None and not smoke:
         run_laboratory(lab, work, dry_run, shown)
         return

@@ -7,6 +7,7 @@ A comparison (``Comparison``) has rows at chosen temperatures.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -60,6 +61,8 @@ class Laboratory:
     published: Mapping[str, float]
     """For some systems, the published change of the mean of the seven sets."""
     comparisons: tuple[Comparison, ...]
+    own: tuple[str, ...] = ()
+    """The rows of the user's file."""
 
     def columns(self, row: str) -> tuple[str, ...]:
         """Returns the temperatures of a row, or the values of its grid."""
@@ -173,7 +176,7 @@ def laboratory(file: Path | None = None, imports: tuple[str, ...] = ()) -> Labor
     }
     changes |= {each["name"]: each["published"]["change"] for each in more if "published" in each}
     whole = Table("effects", known["source"], known["metric"], columns, tuple(rows), known["suite"])
-    return Laboratory(whole, systems, changes, tuple(comparisons))
+    return Laboratory(whole, systems, changes, tuple(comparisons), tuple(each["name"] for each in more))
 
 
 def _grid(row: Mapping[str, Any], settings: Mapping[str, Any], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -194,6 +197,11 @@ def _grid(row: Mapping[str, Any], settings: Mapping[str, Any], columns: Sequence
         return {OWN: {}}
     taus = dict.fromkeys([*columns, *([f"{row['tau']:g}"] if "tau" in row else [])])
     return {tau: {"temperature": float(tau)} for tau in taus}
+
+
+def is_tau(column: str) -> bool:
+    """Whether a column is a temperature, not values of a grid."""
+    return re.fullmatch(r"[\d.e-]+", column) is not None
 
 
 class UserChange(TypedDict):

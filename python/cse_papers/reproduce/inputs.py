@@ -23,9 +23,9 @@ from cse.io import write_text
 from cse.rng import Draws
 
 from ..transfer import TASKS as TRANSFER
-from .masked import first_sentences, make
+from .masked import first_sentences, make, weights_key
 from .stored import Records
-from .suites import TASKS, Table, find
+from .suites import TASKS, Table, find, hash_file
 
 SYNONYMS = "synonyms"
 """The NAME in ``--file NAME=PATH`` for the synonym file of the EDA rows; without this file, WordNet is used."""
@@ -70,8 +70,8 @@ class Inputs:
     """Rows per batch, instead of the recipes' values; for trials."""
     dev: tuple[str, ...] = ()
     """Development sets that select checkpoints instead of those of the papers."""
-    stored: tuple[Records, ...] = ()
-    """Sets of stored runs, which are not repeated if their settings are the same."""
+    stored: Mapping[str, Records] = field(default_factory=dict)
+    """Sets of stored runs by name, which are not repeated if their settings are the same."""
     partial: bool = False
     """Whether to accept incomplete evaluation data, and to evaluate transfer tasks with two folds; for trials."""
 
@@ -113,23 +113,57 @@ def open_inputs(
     return Inputs(Path(data), corpus_path, pairs_path, named, dev=chosen, **settings)  # type: ignore[arg-type]
 
 
+SAME_SHAPE = "minilm"
+"""A model of the same shape as the base, where no weights are needed."""
 SHORT_CORPUS = 60_000
 """Number of sentences that the rows of the laboratory are trained on."""
 
 
 def laboratory_inputs(inputs: Inputs, place: Path, dry_run: bool, say: Callable[[str], None]) -> Inputs:
     """Returns the inputs of the laboratory, with the first sentences of its corpus and with its base."""
-    from cse.encoder.device import pick_device
-
     if inputs.corpus is None:
         raise InputError("--corpus: name the file of sentences to train on")
-    short = _write(place / "sentences.txt", first_sentences(inputs.corpus, SHORT_CORPUS))
+    short = written(place / "sentences.txt", first_sentences(inputs.corpus, SHORT_CORPUS))
+    check_stored(inputs, short, say)
+    return with_base(replace(inputs, corpus=short), inputs.corpus, place, inputs.max_steps, dry_run, say)
+
+
+def with_base(
+    inputs: Inputs, corpus: Path, place: Path, steps: int | None, dry_run: bool, say: Callable[[str], None]
+) -> Inputs:
+    """Returns inputs with the base: the model that they name, else the masked model that is made of ``corpus``."""
+    from cse.encoder.device import pick_device
+
     base = inputs.model
     if base is None and dry_run:
-        base = "minilm"  # of the same shape
+        base = SAME_SHAPE
     elif base is None:
-        base = str(make(inputs.corpus, place, pick_device(inputs.device), inputs.max_steps, say))
-    return replace(inputs, corpus=short, model=base, files={**inputs.files, BASE: base})
+        base = str(make(corpus, place, pick_device(inputs.device), steps, say))
+    return replace(inputs, model=base, files={**inputs.files, BASE: base})
+
+
+def check_stored(inputs: Inputs, sentences: Path, say: Callable[[str], None]) -> None:
+    """Raises ``InputError`` if no stored run began with the given base, or if none was trained on the sentences; stored
+    runs name both by their hashes."""
+    known = [record["identity"] for records in inputs.stored.values() for record in records.values()]
+    if not known:
+        return
+    bases, corpora = ({str(each[name]) for each in known if each.get(name)} for name in ("model", "corpus"))
+    if (found := hash_file(str(sentences))) not in corpora:
+        raise InputError(
+            f"--corpus {inputs.corpus}: its first {SHORT_CORPUS:,} sentences have the hash {found}, but the runs of "
+            f"--stored were trained on {' or '.join(sorted(corpora))}; name that file, or omit --stored"
+        )
+    if inputs.model is None:
+        say(
+            f"the runs of --stored began with a base of the hash {' or '.join(sorted(bases))}; --base names it; a base "
+            "that is made here may have another hash, with which no stored run is used"
+        )
+    elif (found := weights_key(inputs.model)) not in bases:
+        raise InputError(
+            f"--base {inputs.model}: its weights have the hash {found}, but the runs of --stored began with "
+            f"{' or '.join(sorted(bases))}; name that model, or omit --stored"
+        )
 
 
 def clean_files(data: Path, folder: Path) -> tuple[str, ...]:
@@ -138,7 +172,7 @@ def clean_files(data: Path, folder: Path) -> tuple[str, ...]:
     for title, pairs in clean_development(data).items():
         path = folder / f"{title.replace(',', '').replace(' ', '-').lower()}.tsv"
         rows = zip(pairs.gold.tolist(), pairs.left, pairs.right, strict=True)
-        paths.append(str(_write(path, ["score\tsentence1\tsentence2", *(f"{g}\t{a}\t{b}" for g, a, b in rows)])))
+        paths.append(str(written(path, ["score\tsentence1\tsentence2", *(f"{g}\t{a}\t{b}" for g, a, b in rows)])))
     return tuple(paths)
 
 
@@ -156,7 +190,7 @@ def sts_sentences(data: Path, folder: Path, names: Iterable[str]) -> dict[str, s
         if count is not None and count < len(sentences):
             order = Draws(0, 0).uniform(np.arange(len(sentences)), "sentences of an STS file")[:, 0]
             sentences = [sentences[row] for row in np.sort(np.argsort(order, kind="stable")[:count])]
-        corpora[name] = str(_write(folder / f"{name}.txt", sentences))
+        corpora[name] = str(written(folder / f"{name}.txt", sentences))
     return corpora
 
 
@@ -169,7 +203,7 @@ def documents(data: Path, folder: Path, names: Sequence[str]) -> dict[str, str]:
     for name in names:
         collection = Retrieval(RetrievalOptions(), str(find(data, name.removeprefix(DOCUMENTS))))
         texts = [" ".join(collection.documents[key].split()) for key in sorted(collection.documents, reverse=True)]
-        paths[name] = str(_write(folder / f"{name.replace(' ', '-')}.txt", [text for text in texts if text]))
+        paths[name] = str(written(folder / f"{name.replace(' ', '-')}.txt", [text for text in texts if text]))
     return paths
 
 
@@ -191,30 +225,30 @@ def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs
     def number() -> str:
         return f"{generator.random():.3f}"
 
-    corpus = _write(place / "corpus.txt", rows)
+    corpus = written(place / "corpus.txt", rows)
     for stem in (*TASKS, *TRAIN):
         lines = [f"{generator.random() * 5:.2f}\t{a}\t{b}" for a, b in (drawn(2) for _ in range(PAIRS_EACH))]
-        _write(data / f"{stem}.tsv", lines)
+        written(data / f"{stem}.tsv", lines)
     for stem, task in TRANSFER.items():
         for split in task.rows:
             labels = [str(row % CLASSES.get(stem, 2)) for row in range(60)]
             lines = ["\t".join([label, *drawn(2 if task.pairs else 1)]) for label in labels]
-            _write(data / (f"{stem}.tsv" if split == "all" else f"{stem}.{split}.tsv"), lines)
+            written(data / (f"{stem}.tsv" if split == "all" else f"{stem}.{split}.tsv"), lines)
     for column in table.columns:
         if table.suite in ("columns", "domain") and column not in {title for title, _ in TASKS.values()}:
-            _write(data / column / "corpus.tsv", [f"d{n}\t{row}" for n, row in enumerate(rows[:60])])
-            _write(data / column / "queries.tsv", [f"q{n}\t{' '.join(rows[n].split()[:5])}" for n in range(12)])
+            written(data / column / "corpus.tsv", [f"d{n}\t{row}" for n, row in enumerate(rows[:60])])
+            written(data / column / "queries.tsv", [f"q{n}\t{' '.join(rows[n].split()[:5])}" for n in range(12)])
             judged = ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(12))]
-            _write(data / column / "qrels" / "test.tsv", judged)
+            written(data / column / "qrels" / "test.tsv", judged)
     pairs = ([text.replace('"', "") for text in drawn(2)] for _ in range(48))
-    labelled = _write(place / "pairs.csv", ["sent0,sent1,hard_neg", *(f'"{a}","{b}","{a[::-1]}"' for a, b in pairs)])
+    labelled = written(place / "pairs.csv", ["sent0,sent1,hard_neg", *(f'"{a}","{b}","{a[::-1]}"' for a, b in pairs)])
     words = sorted({word for row in rows for word in row.split()})
     needed = table.needs()
-    reversed_rows = _write(place / "parallel.txt", [" ".join(reversed(row.split())) for row in rows])
+    reversed_rows = written(place / "parallel.txt", [" ".join(reversed(row.split())) for row in rows])
     named = {name: str(reversed_rows) for name in needed}
     named |= {
-        "glove": str(_write(place / "glove.txt", [f"{word} {number()} {number()} {number()}" for word in words])),
-        "synonyms": str(_write(place / "synonyms.txt", [f"{word}\tother{word}" for word in words])),
+        "glove": str(written(place / "glove.txt", [f"{word} {number()} {number()} {number()}" for word in words])),
+        "synonyms": str(written(place / "synonyms.txt", [f"{word}\tother{word}" for word in words])),
         "nli-sentences": str(corpus),
         "running-text": str(corpus),
     }
@@ -232,7 +266,8 @@ def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs
     return Inputs(data, corpus, labelled, named, model=model, partial=True, **settings)
 
 
-def _write(path: Path, lines: Iterable[str]) -> Path:
+def written(path: Path, lines: Iterable[str]) -> Path:
+    """Writes lines to a file, and returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(f"{line}\n" for line in lines))
     return path
@@ -250,7 +285,7 @@ def _model(folder: Path, rows: Sequence[str]) -> Path:
     letters = sorted(set("".join(words)))
     common = sorted(words, key=lambda word: (-words[word], word))
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters), *common]
-    tokenizer = BertTokenizer(vocab=str(_write(folder / "vocab.txt", [*dict.fromkeys(pieces)][:VOCABULARY])))
+    tokenizer = BertTokenizer(vocab=str(written(folder / "vocab.txt", [*dict.fromkeys(pieces)][:VOCABULARY])))
     tokenizer.save_pretrained(folder)
     # The width is more than any number of dimensions in the Matryoshka rows.
     sizes: dict[str, Any] = {

@@ -7,7 +7,6 @@ method adjusts over the rows of a table.
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ import numpy as np
 from cse.evaluation.significance import direction, holm
 from cse.evaluation.sts import CLEAN_FILES
 
-from .bootstrap import TITLES, interval, rank_correlation
-from .effects import BEFORE, FIRST, GEOMETRY, Comparison, Laboratory, Line, Printed, published_value
+from .bootstrap import TITLES, interval, rank_correlation, welch
+from .effects import BEFORE, FIRST, GEOMETRY, Comparison, Laboratory, Line, Printed, is_tau, published_value
 from .stored import Records
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ def temperatures(results: Results) -> Printed:
 
 def _in_order(column: str) -> tuple[float, str]:
     """The key by which columns are sorted: temperatures as numbers."""
-    return (float(column), "") if re.fullmatch(r"[\d.e-]+", column) else (math.inf, column)
+    return (float(column), "") if is_tau(column) else (math.inf, column)
 
 
 def data_sets(results: Results) -> Printed:
@@ -319,6 +318,56 @@ def one_seed(results: Results) -> Printed:
     return ["tau", "rows", "interval of seed 0 holds the others' mean", "seed 0 minus the others"], rows
 
 
+COMPARABLE = ("model", "corpus", "evaluation data")
+"""Keys of the identity of a run that must be equal for changes on two devices to be compared."""
+
+
+def changes_by_seed(results: Results, row: str, tau: str) -> list[float]:
+    """Returns the changes of the mean score by seed, each from the run of the standard loss with the same seed on the
+    same device: at its own temperature if the row has its own, else at that of the row."""
+    lab = results.lab
+    other = lab.systems[FIRST] if tau == lab.systems.get(row) else lab.same(tau)
+    seeds = [seed for seed in results.seeds(row, tau) if seed in results.seeds(FIRST, other)]
+    return [results.scores(row, tau, seed)["mean"] - results.scores(FIRST, other, seed)["mean"] for seed in seeds]
+
+
+def across(one: Results, other: Results) -> Printed:
+    """Compares changes on one device with those on another one: of the same row at the same temperature, and of a row
+    of the user with those of all systems at their own temperature. The difference has an interval by Welch's t-test if
+    both have two seeds or more. No rows if the runs are of one device, or of other bases, sentences or test data."""
+    lab = one.lab
+    rows: list[tuple[list[str], Change | None, float | None]] = []
+
+    def made(results: Results, key: str) -> set[str]:
+        return {str(each["identity"].get(key)) for (_, _, seed), each in results.records.items() if seed is not None}
+
+    if made(one, "device") == made(other, "device") or any(made(one, key) != made(other, key) for key in COMPARABLE):
+        return [], []
+    for row, tau in dict.fromkeys((name, column) for name, column, _ in one.records if column is not None):
+        against = lab.systems.items() if row in lab.own else [(row, tau)]
+        mine = (
+            changes_by_seed(one, row, tau) if row != FIRST and (row not in lab.own or tau == lab.systems[row]) else []
+        )
+        for name, column in against if mine else ():
+            theirs = changes_by_seed(other, name, column) if name != FIRST else []
+            if theirs:
+                means = statistics.fmean(mine), statistics.fmean(theirs)
+                change = Change(means[0] - means[1], "mean", min(len(mine), len(theirs)), *welch(mine, theirs))
+                cells = [
+                    row,
+                    tau,
+                    str(len(mine)),
+                    f"{means[0]:+.2f}",
+                    name,
+                    column,
+                    str(len(theirs)),
+                    f"{means[1]:+.2f}",
+                ]
+                rows.append((cells, change, None))
+    head = ["system", "tau", "seeds", "change", "on the other device", "its tau", "its seeds", "its change"]
+    return [*head, "difference [95 % interval]", TESTED[1]], [row[:-2] for row in with_tests(rows)]
+
+
 def costs(results: Results) -> Printed:
     """Sums the processor time of the training runs and their evaluation."""
     seconds = [record["processor_seconds"] for (_, _, seed), record in results.records.items() if seed is not None]
@@ -354,14 +403,19 @@ def all_tables(results: Results) -> dict[str, Printed]:
     return {title: table for title, table in tables.items() if table[1]}
 
 
-def tables_of(lab: Laboratory, sets: Mapping[str, Records]) -> dict[str, Printed]:
-    """Returns the tables of sets of records by title and name of the set; the grid of the first set serves all."""
+def tables_of(lab: Laboratory, sets: Mapping[str, Records], others: Mapping[str, Records] = {}) -> dict[str, Printed]:
+    """Returns the tables of sets of records by title and name of the set; the grid of the first set serves all.
+    Changes are compared across devices with those of the first set, and with those of ``others``."""
     found: dict[str, Printed] = {}
     first: Results | None = None
     for name, records in sets.items():
         results = Results(lab, records, first)
-        first = first or results
         found |= {f"{title} ({name})" if name else title: table for title, table in all_tables(results).items()}
+        compared = dict(others) if first is None else {next(iter(sets)): first.records, **others}
+        for other, stored in compared.items():
+            table = across(results, Results(lab, stored))
+            found |= {f"Across devices: {f'{name} and ' if name else ''}{other}": table} if table[1] else {}
+        first = first or results
     return found
 
 

@@ -25,7 +25,7 @@ from cse.progress import progress_of
 
 from .cells import Cell, Plan, cells_of, config_of, finish, read_cell, run_cell
 from .effects import Laboratory, Printed
-from .inputs import TRAINED, Inputs, laboratory_inputs
+from .inputs import SAME_SHAPE, TRAINED, Inputs, is_made, laboratory_inputs
 from .measured import Results, chosen_by, markdown, order_panel, tables_of
 from .results import changes_on_documents
 from .stored import Records, key_of
@@ -181,9 +181,9 @@ def show_domain(table: Table, sets: Mapping[str, Records], shown: Shown) -> None
     shown.write({table.name: (head, rows)}, list)
 
 
-def show_tables(lab: Laboratory, sets: Mapping[str, Records], shown: Shown) -> None:
-    """Prints the tables of the laboratory for sets of records."""
-    tables = tables_of(lab, sets)
+def show_tables(lab: Laboratory, sets: Mapping[str, Records], shown: Shown, others: Mapping[str, Records] = {}) -> None:
+    """Prints the tables of the laboratory for sets of records, and comparisons with ``others`` across devices."""
+    tables = tables_of(lab, sets, others)
     remarks = {name: chosen_by(Results(lab, records)) for name, records in sets.items()}
     lines = [line for title, table in tables.items() for line in (f"### {title}", "", *markdown(*table), "")]
     lines += [f"{name}: {remark}" if name else remark for name, remark in remarks.items() if remark]
@@ -192,19 +192,34 @@ def show_tables(lab: Laboratory, sets: Mapping[str, Records], shown: Shown) -> N
     shown.write(tables, lambda: [order_panel(Results(lab, records), name) for name, records in sets.items()])
 
 
+def check_settings(cells: Sequence[Cell], work: Work) -> None:
+    """Raises ``InputError`` for settings of cells that are invalid, before a base is made and anything is trained."""
+    from cse.encoder.resolve import find_model
+    from cse.training.settings.resolve import resolve
+
+    base, find = work.inputs.model or SAME_SHAPE, cache(find_model)
+    names = {name for cell in cells for name in cell.recipe.needs() if is_made(name)}
+    inputs = replace(work.inputs, model=base, files={**work.inputs.files, **dict.fromkeys(names, base)})
+    for cell in {(cell.row.name, cell.column): cell for cell in cells}.values():
+        if cell.recipe.encoder is None and cell.lacks(inputs) is None:
+            resolve(config_of(cell, inputs, work.place), find)
+
+
 def run_laboratory(lab: Laboratory, work: Work, dry_run: bool, shown: Shown) -> None:
     """Runs the cells of the chosen rows: those of all temperatures, then those of the best ones; prints the tables."""
+    names = [row.name for row in work.rows]
+    cells = lab.cells(names, len(work.seeds), {})
+    check_settings(cells, work)
     with TemporaryDirectory() as unkept:
         folder = Path(unkept) if dry_run else work.place / "inputs"
         work = replace(work, inputs=laboratory_inputs(work.inputs, folder, dry_run, printing.say))
-        names = [row.name for row in work.rows]
-        results, known, cells = Results(lab, {}), None, lab.cells(names, len(work.seeds), {})
+        results, known = Results(lab, {}), None
         while cells != known:  # the best temperatures are known when the first cells are stored
             results = run_cells(lab, work, cells, dry_run)
             if dry_run:
                 return
             known, cells = cells, lab.cells(names, len(work.seeds), results.best())
-    show_tables(lab, {"": results.records}, shown)
+    show_tables(lab, {"": results.records}, shown, work.inputs.stored)
 
 
 def run_cells(lab: Laboratory, work: Work, cells: Sequence[Cell], dry_run: bool) -> Results:
