@@ -366,6 +366,28 @@ def test_resumed_encoding_keeps_the_precision_of_its_first_rows(tmp_path, encode
         assert made(other)[0]["resumed"] == 0
 
 
+def test_encoders_are_drawn_by_alignment_and_uniformity(tiny_bert, scored_pairs, tmp_path, monkeypatch):
+    from cse.reports import style
+
+    pytest.importorskip("matplotlib")
+    drawn = []
+    monkeypatch.setattr(style, "write", lambda panels, path: drawn.append((panels, path)))
+    given = ("compare", tiny_bert, "run:none", "--data", scored_pairs, "--picture", "plot.png")
+    assert "--picture has no effect without --suite geometry" in str(command(*given).exception)
+    given = ("compare", tiny_bert, tiny_bert, "--suite", "geometry", "--data", scored_pairs, "--json", "--picture")
+    assert "the name must end in .png or .svg" in str(command(*given, tmp_path / "plot.pdf").exception)
+    given = ("compare", tiny_bert, f"whitening:{tiny_bert}@{scored_pairs}", *given[3:])
+    found = json.loads(command(*given, tmp_path / "plot.png").stdout)
+    (((panel,), path),) = drawn
+    assert path == tmp_path / "plot.png"
+    with style.styled():
+        axes = style.figure([panel]).axes[0]
+    tasks = {each["task"].rpartition(": ")[2]: each for each in found["comparisons"][0]["tasks"]}
+    expected = [[tasks[name][side] for name in ("uniformity", "alignment")] for side in "ab"]
+    assert axes.collections[0].get_offsets().tolist() == expected
+    assert [text.get_text() for text in axes.texts] == [str(each) for each in given[1:3]]
+
+
 def test_commands_use_the_best_model_of_a_run_folder(tiny_bert, scored_pairs, one_finished_run):
     run = one_finished_run
     done = command("compare", run, tiny_bert, "--data", scored_pairs, "--suite", "geometry")

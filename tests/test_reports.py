@@ -311,6 +311,32 @@ def test_curves_show_the_values_of_the_log(run):
     assert arrows == list(itertools.pairwise(places))  # each arrow points to the later evaluation
 
 
+def test_several_runs_are_drawn_as_paths_in_one_plot_if_they_were_measured_on_the_same_texts(run, dev_run, tmp_path):
+    copy = copy_of(run, tmp_path)
+    records = [{**each, "alignment": each["alignment"] / 2} if "event" in each else each for each in records_of(copy)]
+    write_log(copy, records)
+    stored = [read_run(folder) for folder in (run, copy)]
+    axes = drawn_axes(curves.trainings_panel(stored))
+    lines = {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
+    assert [*lines] == [run.name, "copy"]
+    for each in stored:
+        places = [(record["uniformity"], record["alignment"]) for record in each.evaluations]
+        assert list(zip(*(side.tolist() for side in lines[each.name].get_data()), strict=True)) == places
+    done = command("report", run, copy, "--pictures", tmp_path / "plots")
+    assert done.stdout.splitlines() == [str(tmp_path / "plots" / "alignment.png")]
+    assert [path.name for path in (tmp_path / "plots").iterdir()] == ["alignment.png"]
+    for given, message in (
+        ((run, copy), "with several runs, only --pictures DIR and --json apply"),
+        ((run, copy, "--pictures", tmp_path, "--no-encode"), "only --pictures DIR and --json apply"),
+        ((run, dev_run, "--pictures", tmp_path / "none"), "was measured on other texts than that of"),
+    ):
+        assert message in str(command("report", *given).exception)
+    write_log(copy, records[:1])
+    refused = command("report", run, copy, "--pictures", tmp_path / "none")
+    assert "has fewer than two evaluations" in str(refused.exception)
+    assert not (tmp_path / "none").exists()
+
+
 def test_long_curves_are_averaged_over_blocks_of_steps():
     steps, values = np.arange(1.0, 1004.0), np.random.default_rng(0).random(1003)
     x, y, size = curves.thinned(steps, values, points=100)

@@ -148,31 +148,62 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
 
 def alignment_panels(run: StoredRun) -> list[Panel]:
     """Returns a panel of alignment against uniformity, a point per evaluation, as in figure 2 of SimCSE."""
-    of = "close pairs of the development set" if run.metric == "spearman" else "halves of held-out sentences"
+    points = _places(run)
+    return [_paths({"": points}, run.metric)] if len(set(points)) > 1 else []
+
+
+def trainings_panel(runs: Sequence[StoredRun]) -> Panel:
+    """Returns a panel with the alignment and uniformity of several runs; raises ``InputError`` if they were measured on
+    different texts."""
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):
+        names = [str(run.folder) for run in runs]
+    measured = [run.stored_texts().get("dev") or run.stored_texts()["held_out"] for run in runs]
+    for run, texts in zip(runs, measured, strict=True):
+        if texts != measured[0]:
+            raise InputError(
+                f"{run.folder}: its alignment was measured on other texts than that of {runs[0].folder}; name runs "
+                "with the same --dev, or with the same corpus and seed"
+            )
+    paths = dict(zip(names, map(_places, runs), strict=True))
+    for run, points in zip(runs, paths.values(), strict=True):
+        if len(set(points)) < 2:
+            raise InputError(f"{run.folder}: has fewer than two evaluations; omit it, or train with --eval-every N")
+    return _paths(paths, runs[0].metric)
+
+
+def _places(run: StoredRun) -> list[tuple[float, float]]:
+    """Returns the uniformity and alignment of each evaluation."""
+    records = run.evaluations if run.metric else []
+    points = [(each.get("uniformity"), each.get("alignment")) for each in records]
+    return [(x, y) for x, y in points if x is not None and y is not None]
+
+
+def _paths(paths: Mapping[str, Sequence[tuple[float, float]]], metric: str | None) -> Panel:
+    """Returns a panel with a path for each run, by its name in the legend."""
+    of = "close pairs of the development set" if metric == "spearman" else "halves of held-out sentences"
     caption = (
         "Lower is better on both axes: alignment is the mean squared distance between positives, here the "
         f"{of}; uniformity is lower if sentences are spread more evenly. The path begins at the ring, before "
         "training, and its arrows point towards the last step."
     )
-    records = run.evaluations if run.metric else []
-    points = [(each.get("uniformity"), each.get("alignment")) for each in records]
-    points = [point for point in points if None not in point]
 
-    def path(axes: Axes) -> None:
-        x, y = zip(*points, strict=True)
-        style = line_style(0)
-        axes.plot(x, y, lw=1.2, marker="o" if len(x) < 30 else None, ms=2.5, **style)
-        axes.plot(x[:1], y[:1], "o", ms=9, mfc="none", mec=style["color"])
-        arrow = {"arrowstyle": "-|>", "color": style["color"], "lw": 0, "shrinkA": 0, "shrinkB": 0}
-        steps = np.unique(np.linspace(0, len(x) - 1, min(len(x), ARROWS + 1)).astype(int))
-        for start, end in pairwise(steps.tolist()):
-            # The arrow is drawn along the last segment of the path before its tip, so that it lies on the line.
-            tail = points[max(start, end - 1)]
-            axes.annotate("", xy=points[end], xytext=tail, arrowprops={**arrow, "mutation_scale": 13})
+    def draw(axes: Axes) -> None:
+        for number, (name, points) in enumerate(paths.items()):
+            x, y = zip(*points, strict=True)
+            style = line_style(number)
+            axes.plot(x, y, lw=1.2, marker="o" if len(x) < 30 else None, ms=2.5, label=name or None, **style)
+            axes.plot(x[:1], y[:1], "o", ms=9, mfc="none", mec=style["color"])
+            arrow = {"arrowstyle": "-|>", "color": style["color"], "lw": 0, "shrinkA": 0, "shrinkB": 0}
+            steps = np.unique(np.linspace(0, len(x) - 1, min(len(x), ARROWS + 1)).astype(int))
+            for start, end in pairwise(steps.tolist()):
+                # The arrow is drawn along the last segment of the path before its tip, so that it lies on the line.
+                tail = points[max(start, end - 1)]
+                axes.annotate("", xy=points[end], xytext=tail, arrowprops={**arrow, "mutation_scale": 13})
         axes.margins(0.12)
         labelled(axes, "uniformity", "alignment")
 
-    return [Panel("Alignment and uniformity", caption, path)] if len(set(points)) > 1 else []
+    return Panel("Alignment and uniformity", caption, draw)
 
 
 def models_panel(runs: Sequence[StoredRun]) -> Panel:
@@ -182,16 +213,30 @@ def models_panel(runs: Sequence[StoredRun]) -> Panel:
     if len(models) < 2:
         raise InputError(f"{len(models)} of {len(runs)} runs have scores on --dev; at least two are needed for a plot")
 
+    places = [(name, (record["uniformity"], record["alignment"])) for record, name in models]
+    caption = "The models in best/, coloured by Spearman's correlation x 100 on the development set."
+    return scatter(places, caption, [record["spearman"] for record, _ in models])
+
+
+def scatter(
+    places: Sequence[tuple[str, tuple[float, float]]], caption: str = "", scores: Sequence[float] | None = None
+) -> Panel:
+    """Returns a plot of the uniformity and alignment of encoders by name, as in figure 3 of SimCSE, coloured by their
+    scores on ``--dev`` if there are any."""
+
     def draw(axes: Axes) -> None:
-        x, y, scores = ([record[key] for record, _ in models] for key in needed)
-        points = axes.scatter(x, y, c=scores, s=60, cmap="viridis", edgecolors=INK, linewidths=0.6)
-        for place, (_, name) in zip(zip(x, y, strict=True), models, strict=True):
+        x, y = zip(*(place for _, place in places), strict=True)
+        colour: dict[str, Any] = (
+            {"color": line_style(0)["color"]} if scores is None else {"c": scores, "cmap": "viridis"}
+        )
+        points = axes.scatter(x, y, s=60, edgecolors=INK, linewidths=0.6, **colour)
+        for name, place in places:
             axes.annotate(name, place, xytext=(0, 7), textcoords="offset points", ha="center", fontsize=8, color=INK)
-        axes.figure.colorbar(points, ax=axes, label=SCORES["spearman"])
+        if scores is not None:
+            axes.figure.colorbar(points, ax=axes, label=SCORES["spearman"])
         axes.margins(0.15)
         labelled(axes, "uniformity", "alignment")
 
-    caption = "The models in best/, coloured by Spearman's correlation x 100 on the development set."
     return Panel("Models", caption, draw)
 
 

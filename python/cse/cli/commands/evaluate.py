@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Le
@@ -213,6 +214,15 @@ def compare_command(
         Opt("Compare by this column of labels of the table --data.", "COLUMN", excludes=("query_file", "dims")),
     ] = None,
     column: Annotated[str | None, Opt("Column with the texts, if CORPUS is a table, or with --labels.", "NAME")] = None,
+    picture: Annotated[
+        str | None,
+        Opt(
+            "With the suite geometry: also plot alignment against uniformity of all MODELS.",
+            "FILE.png",
+            needs=If("suites", ("geometry",)),
+            excludes="dims",
+        ),
+    ] = None,
     seeds: Annotated[bool, Opt("Each of MODELS is a list A1,A2,... with one model per seed.")] = False,
     allow_partial: AllowPartial = False,
     settings: Settings = (),
@@ -277,7 +287,7 @@ def compare_command(
     tables = option_tables(encoder.settings(settings))
     about["options"] = tables
     if labels is None:
-        compare_by_suites(*systems_of(models, ranked, seeds), suites, data, about, as_json, markdown)
+        compare_by_suites(*systems_of(models, ranked, seeds), suites, data, about, as_json, markdown, picture)
         return
     if "suites" in given_options() or column is None:
         raise InputError("--labels needs --column, the column of the sentences, and no --suite; change these")
@@ -293,9 +303,20 @@ def compare_by_suites(
     about: Mapping[str, Any],
     as_json: bool,
     markdown: bool,
+    picture: str | None,
 ) -> None:
     """Compares models on suites, and prints a table for each pair; ``about`` are arguments of ``compare_models``."""
+    if picture is not None:
+        check_picture(picture)
     results = compared(sides, suites, data, about)
+    print_comparisons(names, results, about, as_json, markdown)
+    if picture is not None:
+        draw_geometry(names, results, picture)
+
+
+def print_comparisons(
+    names: Sequence[str], results: Sequence[Comparison], about: Mapping[str, Any], as_json: bool, markdown: bool
+) -> None:
     if as_json:
         records = [
             {"a": names[0], "b": name, "tasks": each.tasks, "notes": each.notes}
@@ -314,6 +335,33 @@ def compare_by_suites(
     print_what_compares(about, results, " A is the first model. p-values are adjusted by Holm's method.")
     for note in dict.fromkeys(note for result in results for note in result.notes):
         printing.echo(f"Note: {note}")
+
+
+def check_picture(picture: str) -> None:
+    """Raises ``InputError`` if a plot cannot be written to this file."""
+    from ...reports.style import require_extra
+
+    require_extra("cse compare --picture")
+    if Path(picture).suffix not in (".png", ".svg"):
+        raise InputError(f"--picture {picture}: the name must end in .png or .svg")
+
+
+def draw_geometry(names: Sequence[str], results: Sequence[Comparison], picture: str) -> None:
+    """Plots the alignment and uniformity of models that were compared on the suite geometry."""
+    from ...reports.curves import scatter
+    from ...reports.style import write
+
+    def place(side: str, tasks: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
+        found = {record["task"].rpartition(": ")[2]: record[side] for record in tasks}
+        return found["uniformity"], found["alignment"]
+
+    sides = [place("a", results[0].tasks), *(place("b", each.tasks) for each in results)]
+    if not all(map(math.isfinite, sum(sides, ()))):
+        raise InputError(
+            f"--picture {picture}: an alignment cannot be computed, because no pair has a gold score above 4"
+        )
+    write([scatter(list(zip(names, sides, strict=True)))], Path(picture))
+    printing.say(f"wrote {picture}")
 
 
 def compare_by_labels(

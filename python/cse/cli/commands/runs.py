@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Annotated, Any
 
+from ...errors import InputError
 from ...options import Device, Opt, Threads
 from ...progress import progress_of
 from .. import printing
-from ..command import command
+from ..command import command, given_options
 from ..options import AsJson
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ def _score(run: StoredRun) -> tuple[tuple[Any, ...], str]:
 
 @command("report")
 def report_command(
-    run: str,
+    runs: Annotated[tuple[str, ...], Opt(metavar="RUN...")],
     *,
     output: Annotated[str | None, Opt("Path of the page.", "FILE.html", "report.html in RUN", short="-o")] = None,
     pictures: Annotated[str | None, Opt("Also write the plots as .png files to this folder.", "DIR")] = None,
@@ -106,7 +108,8 @@ def report_command(
     threads: Threads = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write a report page about RUN, the folder of a run: a single HTML file that works offline.
+    """Write a report page about RUN, the folder of a run: a single HTML file that works offline. With several runs,
+    only draw their alignment against uniformity in one plot, which --pictures writes.
 
     The page states which model was trained on which data and whether the training helped, with confidence intervals. It
     shows positives and negatives with the replaced words marked, nearest neighbours before and after training, how to
@@ -128,7 +131,10 @@ def report_command(
     require_extra("cse report")
     from ...reports.runs import read_run
 
-    stored = read_run(run)
+    stored, *others = map(read_run, runs)
+    if others:
+        several([stored, *others], pictures, as_json)
+        return
     from ...encoder.device import set_threads
     from ...io import write_text
     from ...reports.curves import Material
@@ -145,3 +151,17 @@ def report_command(
     value = {"page": str(path), "pictures": files, "changes": page.changes, "left_out": page.left_out}
     left_out = [f"{name} is left out: {why}" for name, why in page.left_out.items()]
     printing.result(value, as_json, [*left_out, *files, str(path)])
+
+
+def several(runs: Sequence[StoredRun], pictures: str | None, as_json: bool) -> None:
+    """Writes the plot of alignment against uniformity of several runs."""
+    from ...reports.curves import trainings_panel
+    from ...reports.style import write
+
+    if pictures is None or given_options() - {"runs", "pictures", "as_json"}:
+        raise InputError("RUN: with several runs, only --pictures DIR and --json apply; a page is about one run")
+    path = Path(pictures) / "alignment.png"
+    panel = trainings_panel(runs)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write([panel], path)
+    printing.result({"pictures": [str(path)]}, as_json, [str(path)])
