@@ -392,3 +392,11 @@ def test_every_name_of_the_api_and_every_member_has_a_docstring():
 def test_generated_pages_are_current():
     done = subprocess.run([sys.executable, ROOT / "docs" / "reference.py", "--check"], check=False)
     assert done.returncode == 0
+
+
+def test_the_number_of_papers_in_the_documentation_is_the_one_that_cse_reproduce_counts(cse_here):
+    count = json.loads(cse_here("reproduce", "--json").stdout)["papers"]
+    text = " ".join(" ".join(page.read_text(encoding="utf8").split()) for page in PAGES)
+    quoted = re.findall(r"(\d+) (?:published |other )?(?:papers|systems)\b", text)
+    assert quoted
+    assert {*map(int, quoted)} == {count}

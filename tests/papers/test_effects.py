@@ -17,7 +17,7 @@ from cse.losses import LOSS_TERMS
 from cse_papers.reproduce import effects, measured
 from cse_papers.reproduce.bootstrap import KEPT, TITLES, interval, rank_correlation, resampled
 from cse_papers.reproduce.cells import cells_of, hash_code
-from cse_papers.reproduce.inputs import Inputs, laboratory_inputs, smoke_inputs
+from cse_papers.reproduce.inputs import Inputs, clean_files, laboratory_inputs, smoke_inputs
 from cse_papers.reproduce.masked import make
 from cse_papers.reproduce.results import changes_on_documents
 from cse_papers.reproduce.stored import read_folder, read_sets, write_sets
@@ -139,6 +139,15 @@ def on(device, *runs, **identity):
     """Records of runs on a device, with the same base, sentences and data."""
     same = {"device": device, "model": "b", "corpus": "c", "evaluation data": "d", **identity}
     return records(*({**run, "identity": same} for run in runs))
+
+
+def test_the_files_of_the_sts_tasks_may_be_in_a_subfolder(tmp_path):
+    inputs = smoke_inputs(LAB.table, tmp_path / "smoke", "cpu", 1)
+    (tmp_path / "all").mkdir()
+    inputs.data.rename(tmp_path / "all" / "sts")
+    scorer = Scorer("effects", LAB.table.columns, tmp_path / "all", True)
+    assert {*scorer.clean} == {*CLEAN_FILES}
+    assert len(clean_files(tmp_path / "all", tmp_path / "made")) == len(CLEAN_FILES)
 
 
 def test_changes_on_two_devices_are_compared_each_with_the_standard_run_of_its_own_device(tmp_path):

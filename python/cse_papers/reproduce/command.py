@@ -205,10 +205,23 @@ def show_list(table: Table | None, as_json: bool) -> None:
     for row in rows:
         remark = {"remark": row.remark} if any(other.remark for other in rows) else {}
         records.append({"row": row.name, "recipe": status(row), "needs": ", ".join(needs(row)), **remark})
+    count = {"papers": papers()} if table is None else {}
     if as_json:
-        printing.result({"tables" if table is None else "rows": records}, True, [])
-    else:
-        printing.table([{key: str(value) for key, value in record.items()} for record in records])
+        printing.result({"tables" if table is None else "rows": records, **count}, True, [])
+        return
+    printing.table([{key: str(value) for key, value in record.items()} for record in records])
+    if count:
+        printing.echo(f"cse_papers has the methods of {count['papers']} papers, one file each.")
+
+
+def papers() -> int:
+    """Returns the number of papers whose methods of training this package has: that of the modules with such methods,
+    since each paper has one module."""
+    from cse.registry import declared
+    from cse.training.settings.names import TABLES
+
+    modules = {point.module for table in TABLES for point in declared(table.group)}
+    return sum(module.startswith("cse_papers.") for module in modules)
 
 
 def needs(row: Row) -> list[str]:

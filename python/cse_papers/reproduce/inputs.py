@@ -18,14 +18,14 @@ import numpy as np
 
 from cse.errors import InputError
 from cse.evaluation.base import read_pairs
-from cse.evaluation.sts import DEV, SEVEN, clean_development
+from cse.evaluation.sts import DEV, SEVEN
 from cse.io import write_text
 from cse.rng import Draws
 
 from ..transfer import TASKS as TRANSFER
 from .masked import first_sentences, make, weights_key
 from .stored import Records
-from .suites import TASKS, Table, find, hash_file
+from .suites import TASKS, Table, clean_sets, find, hash_file
 
 SYNONYMS = "synonyms"
 """The NAME in ``--file NAME=PATH`` for the synonym file of the EDA rows; without this file, WordNet is used."""
@@ -167,9 +167,9 @@ def check_stored(inputs: Inputs, sentences: Path, say: Callable[[str], None]) ->
 
 
 def clean_files(data: Path, folder: Path) -> tuple[str, ...]:
-    """Writes the development sets of ``cse.evaluation.sts.clean_development`` to a folder; returns their paths."""
+    """Writes the development sets of ``clean_sets`` to a folder; returns their paths."""
     paths = []
-    for title, pairs in clean_development(data).items():
+    for title, pairs in clean_sets(data).items():
         path = folder / f"{title.replace(',', '').replace(' ', '-').lower()}.tsv"
         rows = zip(pairs.gold.tolist(), pairs.left, pairs.right, strict=True)
         paths.append(str(written(path, ["score\tsentence1\tsentence2", *(f"{g}\t{a}\t{b}" for g, a, b in rows)])))

@@ -21,6 +21,7 @@ import numpy as np
 
 from cse.cli import printing
 from cse.data.corpus import HELD_OUT_WORDS
+from cse.evaluation.base import counted
 from cse.evaluation.geometry import score_halves
 
 from .bootstrap import RESAMPLES
@@ -69,8 +70,8 @@ class HalvesScorer(Scorer):
     ) -> tuple[dict[str, float], dict[str, list[int | None]]]:
         """Returns the score, alignment and uniformity, and the score in hundredths of a point on resamples of the
         sentences, which are the same for all runs."""
-        score = score_halves(encoder, self.sentences, progress)
         n = len(self.sentences)
+        score = score_halves(encoder, self.sentences, counted(2 * n, progress))
         drawn = np.random.default_rng(0).integers(0, n, (RESAMPLES, n))
         draws = np.rint(100 * 100 * score.per_sentence[drawn].mean(1)).astype(int).tolist()
         scores = {HALVES: 100 * score.mrr, "alignment": score.alignment, "uniformity": score.uniformity}
@@ -152,12 +153,14 @@ def panel(results: Results) -> Panel:
 
 def run_small(lab: Laboratory, work: Work, dry_run: bool, shown: Shown) -> None:
     """Runs the cells of the chosen rows that are not stored, and prints the table; ``work.inputs`` has no base yet."""
+    corpus = work.inputs.corpus
+    assert corpus is not None
     cells = cells_of_rows(lab, [row.name for row in work.rows], work.seeds)
     check_settings(cells, work)
     steps = min(work.inputs.max_steps or MASKED_STEPS, MASKED_STEPS)
     with TemporaryDirectory() as unkept:
         folder = Path(unkept) if dry_run else work.place / "inputs"
-        inputs = with_base(work.inputs, work.inputs.corpus, folder, steps, dry_run, printing.say)
+        inputs = with_base(work.inputs, corpus, folder, steps, dry_run, printing.say)
         results = run_cells(lab, replace(work, inputs=inputs), cells, dry_run)
     if dry_run:
         return

@@ -255,6 +255,11 @@ def find(data: Path, name: str) -> Path:
     raise InputError(f"--data {data} has no {name}, neither directly nor in a subfolder; the table needs it")
 
 
+def clean_sets(data: Path) -> dict[str, Pairs]:
+    """Returns the sets of ``clean_development``, whose files may be in a subfolder of ``data``."""
+    return clean_development(find(data, f"{next(iter(SEVEN))}.tsv").parent)
+
+
 class Scorer:
     """Scores encoders on the evaluation data of a table, which the constructor reads and checks.
 
@@ -272,7 +277,7 @@ class Scorer:
         needed = [*SUITES[suite], *(stems[column] for column in own if column in stems)]
         self.paths = {stem: find(data, f"{stem}.tsv") for stem in needed}
         self.pairs = {stem: _read(stem, path, partial) for stem, path in self.paths.items()}
-        self.clean = clean_development(data) if suite == "effects" else {}
+        self.clean = clean_sets(data) if suite == "effects" else {}
         self.suites: dict[str, Evaluation] = {}
         folders = {name: ("retrieval", find(data, name)) for name in own if name not in stems and name != "transfer"}
         if suite == "transfer" or "transfer" in also:
