@@ -434,6 +434,10 @@ def test_the_laboratory_reads_the_first_sentences_of_a_corpus(tmp_path):
     found = laboratory_inputs(inputs, tmp_path / "made", False, print)
     assert found.corpus.read_text(encoding="utf8") == "one\ntwo\n"
     assert found.files == {"base": "m"}
+    for content, message in ((b"\xff\n", "is not UTF-8 text, or is damaged"), (b"\n", "has no sentence")):
+        (tmp_path / "bad.txt").write_bytes(content)
+        with pytest.raises(InputError, match=message):
+            laboratory_inputs(replace(inputs, corpus=tmp_path / "bad.txt"), tmp_path, False, print)
     with pytest.raises(InputError, match="--corpus: name the file"):
         laboratory_inputs(replace(inputs, corpus=None), tmp_path, False, print)
 

@@ -11,12 +11,14 @@ import gzip
 import hashlib
 import json
 import random
+import zlib
 from collections.abc import Callable
 from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from cse.errors import InputError
 from cse.io import write_text
 
 SETTINGS = {"steps": 1000, "schedule": 1500, "batch": 96, "lr": 3e-4, "max_length": 48, "masked": 0.2, "seed": 0}
@@ -43,8 +45,14 @@ def weights_key(folder: str) -> str:
 
 def first_sentences(corpus: Path, count: int) -> list[str]:
     """Returns the first lines of a corpus, which may be compressed with gzip, at most ``count``."""
-    with gzip.open(corpus) if corpus.suffix == ".gz" else corpus.open("rb") as lines:
-        return [line.decode("utf8").rstrip("\r\n") for line in islice(lines, count)]
+    try:
+        with gzip.open(corpus) if corpus.suffix == ".gz" else corpus.open("rb") as lines:
+            found = [line.decode("utf8").rstrip("\r\n") for line in islice(lines, count)]
+    except (UnicodeDecodeError, EOFError, zlib.error) as error:
+        raise InputError(f"--corpus {corpus}: is not UTF-8 text, or is damaged ({error}); write it again") from None
+    if not any(found):
+        raise InputError(f"--corpus {corpus}: has no sentence; give a file with one sentence per line")
+    return found
 
 
 def make(corpus: Path, place: Path, device: str, steps: int | None, say: Callable[[str], None]) -> Path:

@@ -39,9 +39,7 @@ if TYPE_CHECKING:
     from cse.reports.style import Panel
 
 STEPS = 100
-"""Steps of a run."""
-MASKED_STEPS = 150
-"""Steps of masked language modelling that make the base."""
+"""Steps of a run, and of the masked language modelling that makes the base."""
 JUDGED = 1000
 """Sentences at the end of the sample that judge, and are not trained on."""
 SEEDS = 2
@@ -157,10 +155,9 @@ def run_small(lab: Laboratory, work: Work, dry_run: bool, shown: Shown) -> None:
     assert corpus is not None
     cells = cells_of_rows(lab, [row.name for row in work.rows], work.seeds)
     check_settings(cells, work)
-    steps = min(work.inputs.max_steps or MASKED_STEPS, MASKED_STEPS)
     with TemporaryDirectory() as unkept:
         folder = Path(unkept) if dry_run else work.place / "inputs"
-        inputs = with_base(work.inputs, corpus, folder, steps, dry_run, printing.say)
+        inputs = with_base(work.inputs, corpus, folder, work.inputs.max_steps, dry_run, printing.say)
         results = run_cells(lab, replace(work, inputs=inputs), cells, dry_run)
     if dry_run:
         return
