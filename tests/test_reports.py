@@ -10,6 +10,7 @@ import sys
 import tomllib
 from base64 import b64decode
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -335,6 +336,16 @@ def test_several_runs_are_drawn_as_paths_in_one_plot_if_they_were_measured_on_th
     refused = command("report", run, copy, "--pictures", tmp_path / "none")
     assert "has fewer than two evaluations" in str(refused.exception)
     assert not (tmp_path / "none").exists()
+
+
+def test_several_models_are_coloured_by_their_sts_scores(dev_run):
+    first = read_run(dev_run)
+    other = replace(first, result={**first.result, "best": {**first.result["best"], "spearman": 12.5}})
+    panel = curves.models_panel([first, other])
+    points = drawn_axes(panel).collections[0]
+    best = [each.best for each in (first, other)]
+    assert points.get_array().tolist() == [record["spearman"] for record in best]
+    assert points.get_offsets().tolist() == [[record["uniformity"], record["alignment"]] for record in best]
 
 
 def test_long_curves_are_averaged_over_blocks_of_steps():

@@ -87,10 +87,13 @@ def _train(
     from torch.nn.functional import cross_entropy
     from transformers import AutoTokenizer, BertForMaskedLM
 
+    from cse.encoder.encoder import quiet
+
     schedule, batch = settings["schedule"], settings["batch"]
     tokenizer: Any = AutoTokenizer.from_pretrained(base)
     torch.manual_seed(settings["seed"])
-    model: Any = BertForMaskedLM.from_pretrained(base)
+    with quiet():  # the head for masked words, which the model lacks, is new
+        model: Any = BertForMaskedLM.from_pretrained(base)
     model.to(device)
     model.train()
     optimiser = torch.optim.AdamW(
