@@ -63,13 +63,14 @@ def settings() -> str:
     lines = [
         "# Settings of a run",
         "",
-        "Each setting is a flag of `cse train`, a key of `config.toml` and a keyword argument of `cse.TrainConfig`.",
-        "Those marked with * may change when a run is resumed. `python docs/reference.py` writes this page.",
+        "Each setting is a flag of `cse train`, a key of `config.toml` and a keyword argument of `cse.TrainConfig`. The key",
+        "is the name of the flag with underscores, unless another one is in brackets. Settings marked with * may change when",
+        "a run is resumed. `python docs/reference.py` writes this page.",
         "",
     ]
     shown = {option.name: option for option in setting_options()}
     for each in GROUPS:
-        lines += [f"## {each.__doc__}", "", "| key | flag | value | meaning |", "| --- | --- | --- | --- |"]
+        lines += [f"## {each.__doc__}", "", "| flag | value | meaning |", "| --- | --- | --- |"]
         rows = [(option.name, option) for option in options_of(each) if not option.opt.hidden]
         rows += [
             (f"{flag.method}.{flag.option.name}", flag.option) for flag in method_flags().values() if flag.group is each
@@ -77,8 +78,9 @@ def settings() -> str:
         for key, option in rows:
             keyword = option.flag.removeprefix("--").replace("-", "_") if "." in key else key
             text = (shown[keyword].help or "").replace("|", "\\|").replace("  [default:", " [default:")
+            named = "" if key == option.flag.removeprefix("--").replace("-", "_") else f" (`{key}`)"
             mark = " *" if option.opt.may_change else ""
-            lines.append(f"| `{key}`{mark} | `{option.flag}` | {kind(option)} | {text} |")
+            lines.append(f"| `{option.flag}`{named}{mark} | {kind(option)} | {text} |")
         lines.append("")
     return "\n".join(lines)
 
