@@ -195,9 +195,12 @@ GUIDES = tomllib.loads((ROOT / "docs" / "site.toml").read_text(encoding="utf8"))
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", GUIDES)
-def test_every_guide_begins_with_a_command_that_works_in_an_empty_folder(build, cse, replaced, tmp_path, name):
+def test_every_guide_begins_with_a_command_that_works_in_an_empty_folder(
+    build, cse, replaced, small_files, tmp_path, name
+):
+    """With few rows in place of the sample, which test_inputs.py finds by its name in an empty folder."""
     command = build.first_command((ROOT / "docs" / name).read_text(encoding="utf8"))
-    _, *given = map(replaced, shlex.split(command))
+    _, *given = (str(small_files / "sample") if each == "sample" else replaced(each) for each in shlex.split(command))
     done = cse(*given, *short(given, replaced), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 

@@ -460,7 +460,7 @@ def test_runs_are_listed_with_the_settings_that_differ(cse, run, dev_run, folder
     assert "loss" not in one.stdout  # with one run, no setting differs
 
 
-def test_a_folder_that_is_not_a_run_is_refused_with_a_hint(run, folder, tmp_path):
+def test_a_folder_that_is_not_a_run_is_refused_with_a_hint(run, dev_run, folder, tmp_path):
     def refused(name, place, *phrases):
         message = str(command(name, place).exception)
         assert all(phrase in message for phrase in phrases), message

@@ -378,9 +378,9 @@ class Silent(BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("127.0.0.1:HTTP", "did not answer as a Ray cluster within 12 seconds"),
-        ("ray://127.0.0.1:SILENT", "did not answer as a Ray cluster within 12 seconds"),
-        ("127.0.0.1:SILENT", "did not answer as a Ray cluster within 12 seconds"),
+        ("127.0.0.1:HTTP", "did not answer as a Ray cluster within 3 seconds"),
+        ("ray://127.0.0.1:SILENT", "did not answer as a Ray cluster within 3 seconds"),
+        ("127.0.0.1:SILENT", "did not answer as a Ray cluster within 3 seconds"),
         ("http://127.0.0.1:HTTP", "Invalid Ray address"),
         ("localhost", "Invalid address format: localhost"),
         ("127.0.0.1:1", "Connection refused"),
@@ -393,7 +393,7 @@ def test_waiting_for_an_address_that_is_no_ray_cluster_ends_in_one_sentence(monk
     for name, port in (("HTTP", server.server_address[1]), ("SILENT", silent.getsockname()[1])):
         address = address.replace(name, str(port))
     if why.startswith("did not"):
-        monkeypatch.setattr(connection, "ANSWERING", 12.0)
+        monkeypatch.setattr(connection, "ANSWERING", 3.0)
     monkeypatch.setenv("RAY_ADDRESS", address)
     monkeypatch.setattr("ray.is_initialized", lambda: False)  # another test may have connected this process
     began = time.monotonic()
