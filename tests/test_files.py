@@ -12,6 +12,7 @@ import pytest
 import scipy.sparse
 
 from cse import InputError, TfidfIndex, TrainConfig, _core, train
+from cse.errors import refusing_names
 from cse.io import fresh_folder, naming
 from cse.tfidf.build import build_index
 from cse.training.loop import resumed_config
@@ -198,3 +199,8 @@ def test_a_run_on_a_corpus_whose_path_is_not_utf8_can_be_resumed(tmp_path, tiny_
     values = {"model": str(tiny_bert), "max_steps": 1, "batch_size": 8, "device": "cpu", "output": str(tmp_path)}
     run = train(TrainConfig(corpus=os.fsdecode(path), **values)).folder
     assert train(resumed_config(run, {"max_steps": 2}), resume=run).steps == 2
+
+
+def test_a_name_that_a_library_refuses_is_named():
+    with pytest.raises(InputError, match=r"^'caf\\udce9' is not UTF-8; use another name$"), refusing_names():
+        os.fsdecode(b"caf\xe9").encode()

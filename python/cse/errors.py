@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from numbers import Integral
 from typing import Any, TypeVar
@@ -27,25 +28,30 @@ def in_keywords(text: str) -> str:
     return FLAG.sub(keyword, text)
 
 
+@contextmanager
+def refusing_names() -> Iterator[None]:
+    """Context manager in which the name of a file that is not UTF-8, if a library refuses it, is an ``InputError``."""
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        raise InputError(f"{shortened(str(error.object), 60)!r} is not UTF-8; use another name") from None
+
+
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
 def for_python(function: Call) -> Call:
-    """Decorator of commands and public functions: outside the command line, their messages name keywords, not flags.
-
-    The name of a file that is not UTF-8, which a library refuses, is an ``InputError``.
-    """
+    """Decorator of public functions: outside the command line, their messages name keywords instead of flags."""
 
     @wraps(function)
     def call(*arguments: Any, **keywords: Any) -> Any:
         try:
-            return function(*arguments, **keywords)
+            with refusing_names():
+                return function(*arguments, **keywords)
         except InputError as error:
             if SPEAKS_OF_FLAGS:
                 raise
             raise type(error)(in_keywords(str(error))) from None
-        except UnicodeEncodeError as error:
-            raise InputError(f"{shortened(str(error.object), 60)!r} is not UTF-8; use another name") from None
 
     return call  # type: ignore[return-value]
 

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from .. import options as declared
-from ..errors import InputError, for_python
+from ..errors import InputError, refusing_names
 from ..options import Option
 from . import printing
 
@@ -197,11 +197,11 @@ def command(
                 raise InputError(fault)
             for parameter, (group, members) in groups.items():
                 values[parameter] = group(**{member.name: values.pop(member.name) for member in members})
-            function(**values)
+            with refusing_names():
+                function(**values)
 
         arguments = [param for param in params if isinstance(param, click.Argument)]
-        text = inspect.cleandoc(function.__doc__ or "")
-        made = Command(name, callback=for_python(call), help=text, short_help=short_help)
+        made = Command(name, callback=call, help=inspect.cleandoc(function.__doc__ or ""), short_help=short_help)
         made.params = [*arguments, *further(), *(param for param in params if isinstance(param, click.Option))]
         made.headings = headings
         if common:
