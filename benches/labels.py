@@ -171,6 +171,21 @@ def setfit(data: Data, count: int, python: str, threads: int) -> dict[str, Any]:
     return {**compared(old, predicted(one, labels, other), test), "seconds": found["seconds"], "own classifier": own}
 
 
+def means(runs: dict[str, Any]) -> dict[str, Any]:
+    """Returns the means over the seeds, by set and number of labels, and the lowest end of the intervals."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for key, record in runs.items():
+        found.setdefault(key.rpartition("/")[0], []).append(record)
+    return {
+        key: {
+            **{name: float(np.mean([each[name] for each in group])) for name in ("before", "after", "difference")},
+            "lowest": min(each["low"] for each in group),
+            "seeds": len(group),
+        }
+        for key, group in found.items()
+    }
+
+
 def report(stored: dict[str, Any]) -> Iterator[str]:
     """Yields the lines of the results: a row for each set and number of labels, and the goals."""
     runs: dict[tuple[str, int], list[dict[str, Any]]] = {}
@@ -260,6 +275,7 @@ def main() -> None:
             record = function(sets[key.partition("/")[0]], *arguments)
             results = stored()  # read again, since another process may have added cells
             results.setdefault(kind, {})[key] = record
+            results["means"] = means(results.get("runs", {}))
             write_text(options.json, json.dumps(results, indent=1) + "\n")
             print(kind, key, json.dumps(record), flush=True)
     print(*report(stored()), sep="\n")
