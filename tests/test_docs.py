@@ -263,6 +263,22 @@ def test_the_printed_verdict_is_the_stored_one(page, indent):
     assert "".join(f"{indent}{line}\n" for line in lines(stored)[:3]) in (ROOT / page).read_text("utf8")
 
 
+def test_the_labels_of_the_readme_are_the_stored_means():
+    stored = json.loads((ROOT / "benches" / "results" / "labels.json").read_text("utf8"))["means"]
+    readme = (ROOT / "README.md").read_text("utf8")
+    for name, row in {
+        "trec": "questions (TREC)",
+        "cr": "customer",
+        "tweets": "tweets",
+        "subj": "film",
+        "medical": "medical",
+    }.items():
+        (line,) = re.findall(rf"^\| {re.escape(row)}.*", readme, re.MULTILINE)
+        found = [stored[f"{name}/100"][key] for key in ("before", "after", "difference")]
+        assert line.endswith(f"| {found[0]:.1f} | {found[1]:.1f} | {found[2]:+.1f} |")
+        assert stored[f"{name}/100"]["lowest"] > 0
+
+
 WRITTEN = [page for page in PAGES if page.name != "settings.md"]  # which is generated
 
 
