@@ -257,6 +257,7 @@ def test_an_encoder_that_loses_too_much_is_averaged_with_the_base_as_little_as_s
     assert result.best_step == 2
     assert result.after["mrr"] == 0.895
     assert any("averaged with the base model (weight 50%)" in note for note in result.notes)
+    assert "averaged with the base model's (weight 50%)" in (result.folder / "best" / "README.md").read_text("utf8")
     saved = load_file(result.folder / "best" / "model.safetensors")
     trained = load_file(result.folder / "last" / "model.safetensors")
     for name, weights in saved.items():

@@ -301,9 +301,12 @@ def load_best(run: Run) -> Encoder:
 
 def save_card(run: Run, verdict: Verdict) -> None:
     """Writes the model card of best/ with the verdict."""
-    best = run.folder / BEST
+    best, selector = run.folder / BEST, run.state.selector
     if best.is_dir():
-        io.write_text(best / "README.md", card(run, run.state.selector.best_step, markdown(verdict.to_dict())))
+        text = markdown(verdict.to_dict())
+        if selector.teaching and selector.share:
+            text = f"The weights are averaged with the base model's (weight {selector.share:.0%}).\n\n{text}"
+        io.write_text(best / "README.md", card(run, selector.best_step, text))
 
 
 def describe(run: Run) -> None:
