@@ -114,7 +114,8 @@ def small_files(tmp_path_factory, sample_rows):
 def replaced(tmp_path_factory, tiny_bert):
     """A function that replaces model names in a text with paths of a tiny BERT and a tiny T5."""
     t5 = make_t5(tmp_path_factory.mktemp("t5"), tiny_bert)
-    stands = dict.fromkeys(("sentence-transformers/all-MiniLM-L6-v2", "minilm", "TINY"), tiny_bert)
+    names = ("sentence-transformers/all-MiniLM-L6-v2", "sentence-transformers/all-mpnet-base-v2", "minilm", "TINY")
+    stands = dict.fromkeys(names, tiny_bert)
     stands |= dict.fromkeys(GENERATORS, t5)
     names = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, stands))})(?![\w-])")
     return lambda text: names.sub(lambda match: str(stands[match[1]]), text)
