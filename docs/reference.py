@@ -64,8 +64,8 @@ def settings() -> str:
         "# Settings of a run",
         "",
         "Each setting is a flag of `cse train`, a key of `config.toml` and a keyword argument of `cse.TrainConfig`.",
-        "The key is the name of the flag with underscores, unless another one is in brackets. Settings marked with * may",
-        "change when a run is resumed. `python docs/reference.py` writes this page.",
+        "The key is the name of the flag with underscores, unless another one is in brackets. Settings marked with *",
+        "may change when a run is resumed. `python docs/reference.py` writes this page.",
         "",
     ]
     shown = {option.name: option for option in setting_options()}
