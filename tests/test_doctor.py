@@ -103,7 +103,7 @@ def test_duplicates_and_few_rows_are_no_faults_and_a_file_named_twice_is_reporte
     assert twice in [advice["finding"] for advice in look(rows, "b.txt")["advice"]]
     assert twice in cse_here("build-tfidf", "corpus.txt", "b.txt", "-o", "once", cwd=tmp_path).stdout
     done = cse_here("merge-tfidf", "once", "once", "-o", "twice", cwd=tmp_path)
-    assert f"{twice}; so have 2 more files that of another" in done.stdout
+    assert f"{twice}; so have 2 more files the content of another" in done.stdout
 
 
 CODE = [

@@ -211,7 +211,7 @@ def test_if_the_first_loss_is_not_finite_the_model_is_named_and_nothing_is_left(
     tmp_path, tiny_bert, short_corpus, explode
 ):
     explode(1)
-    with pytest.raises(RunError, match=rf"not finite at step 1 .*still those of {tiny_bert}; use another") as caught:
+    with pytest.raises(RunError, match=rf"not finite at step 1 .*the same as in {tiny_bert}; use another") as caught:
         train(config(tmp_path, short_corpus, tiny_bert))
     assert "--lr" not in str(caught.value)
     assert not (tmp_path / "runs" / "run").exists()

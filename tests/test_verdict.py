@@ -560,7 +560,7 @@ def test_labels_in_memory_judge_as_a_column_does(base, labelled, sample_rows):
     ):
         with pytest.raises(InputError, match=message):
             train(config, **arguments)
-    with pytest.raises(InputError, match=r"pass labels=\[\.\.\.\] beside texts"):
+    with pytest.raises(InputError, match=r"pass labels=\[\.\.\.\] with texts="):
         train(config.replace(labels="label"), texts=rows)
 
 

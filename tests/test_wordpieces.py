@@ -309,7 +309,7 @@ def test_a_run_uses_the_pieces_of_its_model_and_can_be_resumed(
     with pytest.raises(InputError, match="--tokenizer wordpieces --model MODEL"):
         train(config.replace(tfidf=str(short_corpus.with_name("tfidf")), name="words"))
     TfidfIndex.build(short_corpus, tokenizer="wordpieces", pieces=pieces).save(tmp_path / "other")
-    message = f"--tfidf: the index has the pieces of another tokenizer than that of {tiny_bert}"
+    message = f"--tfidf: the index has the pieces of another tokenizer than {tiny_bert}"
     with pytest.raises(InputError, match=message):
         train(config.replace(tfidf=str(tmp_path / "other"), name="other"))
     shutil.rmtree(index)

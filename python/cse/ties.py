@@ -2,7 +2,7 @@
 
 Embeddings are float32. Texts whose vectors are equal in exact arithmetic, such as the words of a text in another order
 under a mean of word vectors, get vectors that differ in the last digits, and so do their scores. An order of such
-scores would be that of the noise, and a grid of decimals divides some of them. The functions here make scores equal
+scores would be random, and a grid of decimals divides some of them. The functions here make scores equal
 that are the same, whatever the norms of the vectors; then a stable sort, a rank or ``==`` gives the right result.
 """
 
@@ -15,8 +15,8 @@ Scores = npt.NDArray[np.float64]
 Sizes = npt.NDArray[np.floating] | float
 
 TIE = 1e-6
-"""Scores that differ by no more than this, times their size, are the same. The size of a cosine is 1, and that of a dot
-product is the product of the two norms."""
+"""Scores that differ by no more than this, times their size, are the same. The size of a cosine is 1, of a dot
+product the product of the two norms."""
 WIDEST = 2
 """A run of scores, each the same as the next one, is divided where it becomes wider than this many times ``TIE``."""
 FLOAT64 = 1e-3
@@ -71,8 +71,8 @@ def at_least(scores: npt.NDArray[np.floating], other: npt.ArrayLike, sizes: Size
 
 
 def best(scores: npt.NDArray[np.floating], k: int, sizes: Sizes = 1.0) -> npt.NDArray[np.int64]:
-    """Returns the positions of the k largest of ``(..., n)`` scores, best first, as ``(..., min(k, n))``; those of
-    scores that are the same are in ascending order."""
+    """Returns the positions of the k largest of ``(..., n)`` scores, best first, as ``(..., min(k, n))``; the positions
+    of scores that are the same are in ascending order."""
     n = scores.shape[-1]
     if not (k := min(k, n)):
         return np.empty((*scores.shape[:-1], 0), dtype=np.int64)

@@ -36,7 +36,7 @@ class ReadOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of a corpus, as it was read; size and 128-bit XXH3 hash are those of the stored file."""
+    """One file of a corpus, as it was read; size and 128-bit XXH3 hash describe the stored file."""
 
     path: str
     bytes: int
@@ -56,7 +56,7 @@ def repeated(files: Iterable[SourceFile]) -> str:
             again.append(f"{file.path} has the content of {first[key]}, and its rows count again")
         elif file.rows:
             first[key] = file.path
-    more = f"; so have {len(again) - 1:,} more files that of another" if again[1:] else ""
+    more = f"; so have {len(again) - 1:,} more files the content of another" if again[1:] else ""
     return again[0] + more if again else ""
 
 
@@ -112,7 +112,7 @@ def joined_lines(inputs: Sequence[str | Column]) -> int:
 
 
 def first_rows(inputs: Sequence[str | Column], count: int) -> list[str]:
-    """Returns rows from the beginning of each of the inputs, none of which has been read, at most ``count`` in all.
+    """Returns rows from the beginning of each of the inputs, none of which has been read, at most ``count`` altogether.
 
     A pipe, which can be read once, gives none.
     """

@@ -1,8 +1,8 @@
 """An index of a corpus, stored in a folder and searched by meaning.
 
 Products of vectors are computed in float32. A row is a candidate if its exact product may be among the k largest, given
-the maximum rounding error. The products of the candidates are computed again in float64, so that the result is that of
-a brute-force search in float64, for any number of threads and any division of the vectors into arrays.
+the maximum rounding error. The products of the candidates are computed again in float64, so that the result is as of a
+brute-force search in float64, for any number of threads and any division of the vectors into arrays.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ QUERIES, PIECE, PAIRS, LONG_SAMPLE = 512, 8192, 1024, 50
 class Hit:
     """A row that was found.
 
-    ``row`` counts from 0, ``id`` is the row number if the index has no ids, and ``text`` is that of the best passage if
+    ``row`` counts from 0, ``id`` is the row number if the index has no ids, and ``text`` is the best passage if
     rows are cut into passages. ``score`` is the cosine (or dot product, if the model uses it) with the query; with
     ``hybrid``, the logarithm of a pooled probability.
     """
@@ -73,7 +73,7 @@ class SearchIndex:
     """Vectors, texts and ids of the rows of a corpus, in a folder; made by ``build``, opened by ``open``.
 
     The rows are memory-mapped. Blank rows are never found. While another process updates the index, an open index
-    continues to return the rows that it had when it was opened. Several threads may search. ``encoder`` is that of
+    continues to return the rows that it had when it was opened. Several threads may search. ``encoder`` encodes
     queries, and ``changes`` what ``build`` changed in an existing index, else None.
     """
 

@@ -39,7 +39,7 @@ class Callback:
         Args:
             text: Name of the phase.
             done: Number of units done.
-            total: Number of units in all; 0 while this is not known.
+            total: Total number of units; 0 while this is not known.
             unit: ``bytes`` or ``sentences``.
         """
 

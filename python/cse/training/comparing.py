@@ -103,7 +103,7 @@ def without(evaluation: base.Evaluation, seen: Callable[[list[str]], Mask]) -> t
 
 
 def compare_runs(first: str, second: str, load: Callable[[str], Encodes]) -> Verdict:
-    """Returns the verdict on the encoder of the second run against that of the first one, by what judged the first run
+    """Returns the verdict on the encoder of the second run against the first run's, by what judged the first run
     or, if nothing did, the second one; ``load`` returns the encoder of a run. Examples whose texts the other run was
     trained on, or selected by, do not judge."""
     one, other = Inputs.of(first), Inputs.of(second)

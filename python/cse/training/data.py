@@ -106,7 +106,7 @@ class TrainingData:
         return [PairSearch(NoOptions(), (anchors, positives))] if len(rows) >= FEWEST else []
 
     def fingerprints(self, index: str | None, others: dict[str, str]) -> dict[str, Any]:
-        """Returns what ``check_same`` compares in a resumed run; ``others`` are those of ``Context.depends_on``."""
+        """Returns what ``check_same`` compares in a resumed run; ``others`` are from ``Context.depends_on``."""
         files = [[file.xxh3, file.rows, file.column] for corpus in self.columns for file in corpus.files]
         return {
             "corpus": files,
@@ -187,9 +187,9 @@ def open_data(
 ) -> TrainingData:
     """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs`` and ``rows`` of ``context``.
 
-    Unless ``keep_duplicates`` is True, hard negatives that are texts of held-out rows are not used. ``labels`` are
-    those of ``texts``, "" for none. With ``learn``, ``classes`` is also set. ``left_out`` are rows of a corpus that are
-    not trained on, instead of those that judge by their labels.
+    Unless ``keep_duplicates`` is True, hard negatives that are texts of held-out rows are not used. ``labels`` has
+    the label of each text, "" for none. With ``learn``, ``classes`` is also set. ``left_out`` are rows of a corpus that
+    are not trained on, instead of the rows that judge by their labels.
     """
     reading: dict[str, Any] = {
         "encoding_errors": settings.encoding_errors,
@@ -213,7 +213,7 @@ def open_data(
 
         if texts is not None and labels is None:
             raise InputError(
-                f"labels: those of --labels {evaluation.labels} are missing; pass labels=[...] beside texts"
+                f"labels: --labels {evaluation.labels} was given, but no labels; pass labels=[...] with texts="
             )
         flag = f"--labels {evaluation.labels}"
         if labels is None:

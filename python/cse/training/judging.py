@@ -32,7 +32,7 @@ class Judge:
     evaluations: Sequence[Evaluation]
     """In the order in which they decide: judged queries, labels, halves of development sets, held-out pairs."""
     unjudged: str = ""  # why the column of labels that was named does not judge; else empty
-    advice: str = f"to judge it: {QUERIES}"  # what would judge, if nothing does
+    advice: str = f"to judge it: {QUERIES}"  # how to get a verdict, if there is nothing to judge by
     before: list[Sample] = field(default_factory=list)  # the samples of the encoder before training
 
     @classmethod
@@ -67,7 +67,7 @@ class Judge:
         return [[sample.task, sample.unit] for sample in self.before], arrays
 
     def restore(self, names: list[list[str]], arrays: Mapping[str, npt.NDArray[np.float64]]) -> None:
-        """Restores what ``state`` returned; gold scores and sentences are those of the samples of best/."""
+        """Restores what ``state`` returned; gold scores and sentences are from the samples of best/."""
         self.before = [Sample(task, arrays[f"before.{i}"], unit=unit) for i, (task, unit) in enumerate(names)]
 
     def verdict(self, selector: Selector, best: Encodes | None, by_fold: ByFold | None = None) -> Verdict:

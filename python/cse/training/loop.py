@@ -38,8 +38,8 @@ from .step.recorded import RecordedStep
 from .step.step import training_step
 from .watching import MetricBuffer, SlowSteps, failures
 
-# By default, shorter runs are not recorded: they would save about a second, and the graphs reserve memory apart from
-# that of the eager steps before them.
+# By default, shorter runs are not recorded: they would save about a second, and the graphs reserve memory besides
+# the memory of the eager steps before them.
 WORTH_RECORDING = 50
 
 
@@ -296,7 +296,7 @@ class Trainer:
             )
         if not state.step:
             model = run.settings.model.model
-            remedy = fault or f"the weights are still those of {model}; use another model or --temperature"
+            remedy = fault or f"the weights are still the same as in {model}; use another model or --temperature"
         elif wrecked:
             text += f"the weights of step {state.step} give embeddings that are not finite, and are not saved; "
         else:

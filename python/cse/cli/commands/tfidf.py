@@ -126,7 +126,7 @@ def merge_tfidf_command(
         {**asdict(info), "tokenizer": index.tokenizer, "output": output, "files": [asdict(f) for f in index.files]},
         as_json,
         [
-            f"{len(shards)} indexes, built from {len(index.files)} files in all: {info.documents:,} sentences, "
+            f"{len(shards)} indexes, built from {len(index.files)} files: {info.documents:,} sentences, "
             f"{info.terms:,} terms",
             *filter(None, [readers.repeated(index.files)]),
             f"{output}/index.safetensors",

@@ -63,8 +63,8 @@ class Inputs:
     def uniform(self, *parts: slice) -> Callable[[str, int], Tensor]:
         """Returns a function ``uniform(purpose, n)`` that returns uniform random numbers in [0, 1) for some rows.
 
-        Its result, ``(rows, n)`` float32, is a pure function of (seed, epoch, row, purpose). The rows are those of the
-        batch, from which each of ``parts`` takes a slice in turn.
+        Its result, ``(rows, n)`` float32, is a pure function of (seed, epoch, row, purpose). The rows are
+        the batch's, from which each of ``parts`` takes a slice in turn.
         """
 
         def uniform(purpose: str, count: int) -> Tensor:
@@ -85,7 +85,7 @@ class Inputs:
         return np.minimum(values, np.nextafter(np.float32(1), np.float32(0)))  # rounding to float32 may give 1
 
     def refill(self, batch: Batch) -> None:
-        """Replaces the tensors by those of another batch of the same shape, and draws its random numbers."""
+        """Replaces the tensors by another batch of the same shape, and draws its random numbers."""
         self.batch = batch
         self._memory.copy_((batch.packed or batch.pack()).memory, non_blocking=True)
         for draw, values in self.draws:
