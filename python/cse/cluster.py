@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster, and the errors of its tasks."""
+"""Calls a function for each of several items, here or on a Ray cluster; the connection to the cluster."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, TypeVar
 
 from .background import STOPPING
 from .errors import InputError, first_line, shortened
 
+T = TypeVar("T")
+R = TypeVar("R")
 RETRIES = 3
 """Maximum number of times that a task is repeated because its worker was lost."""
 CONNECTING = 10.0
@@ -108,3 +110,45 @@ def cause_of(error: Any) -> Exception:
     if isinstance(error.cause, (InputError, OSError)):
         return error.cause
     raise error
+
+
+def results(
+    function: Callable[[T], R], items: Sequence[T], ray: Any = None, cpus: int = 1, gpus: float = 0
+) -> Iterator[tuple[T, R | Exception]]:
+    """Calls a function for each item; yields the item and the result, or the ``InputError`` or ``OSError``.
+
+    With ``ray``, the module as ``connected`` yields it, each call is a task of the cluster, which repeats the task of a
+    lost worker, and the order is that of their ends. Raises ``InputError`` if no node has so many CPUs and GPUs, for
+    which Ray would wait.
+    """
+    if ray is None:
+        for item in items:
+            try:
+                yield item, function(item)
+            except (InputError, OSError) as error:
+                yield item, error
+        return
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
+        wanted = f"{cpus} CPU" + (f" and {gpus:g} GPU" if gpus else "")
+        raise InputError(
+            f"--engine ray: no node has {wanted} for a worker; lower --threads or --gpus-per-worker, or add nodes"
+        )
+    # max_calls=0: a worker keeps what it has loaded for the next task.
+    task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES, max_calls=0)(run_task)
+    running = {task.remote(function, os.getcwd(), item): item for item in items}
+    while running:
+        (done,), _ = ray.wait(list(running))
+        item, outcome = running.pop(done), None
+        try:
+            outcome = ray.get(done)
+        except ray.exceptions.RayTaskError as error:
+            outcome = cause_of(error)
+        except ray.exceptions.RayError as error:
+            outcome = InputError(f"{RETRIES + 1} workers were lost while they read it ({first_line(error)})")
+        yield item, outcome
+
+
+def run_task(function: Callable[[T], R], home: str, item: T) -> R:
+    enter(home)
+    return function(item)

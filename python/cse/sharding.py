@@ -14,15 +14,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import cse._core as _core
 
 from .background import in_thread
-from .cluster import RETRIES, cause_of, enter
+from .cluster import results
 from .data import readers, tables
 from .data.readers import ReadOptions, SourceFile
-from .errors import InputError, first_line
+from .errors import InputError
 from .io import dumps, holds_files, is_sealed, locked, naming, read_json, remove_leftovers, sealed, write_text
 from .progress import counting
 from .tfidf.index import TfidfIndex
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from .encoder.encoder import Encoder
 
 VERSION = 1
-T = TypeVar("T")
-R = TypeVar("R")
 REMEDY = "use the same settings and files, or name a new folder"
 Progress = Callable[[int], None]
 File = tuple[str, str | None]
@@ -86,24 +84,22 @@ def find_shards(
     files: Sequence[str],
     column: str | None,
     known: Sequence[SourceFile],
-    each: Callable[..., Iterator[tuple[File, SourceFile | Exception]]],
-    *,
-    elsewhere: bool,
+    ray: Any,
 ) -> list[Shard]:
-    """Returns the shards of a corpus; ``each``, which is ``here`` or ``on_cluster``, counts the rows of the files.
+    """Returns the shards of a corpus, whose rows are counted; ``ray`` is that of ``cse.cluster.results``.
 
-    Files ``known`` from an index are not counted, and need not exist here if they are read ``elsewhere``.
+    Files ``known`` from an index are not counted, and need not exist here if a cluster reads them.
     """
     items = readers.resolve(list(files), column)
     wanted: list[File] = [(item, None) if isinstance(item, str) else (item.path, item.column) for item in items]
 
     def is_current(source: SourceFile) -> bool:
-        return os.path.getsize(source.path) == source.bytes if os.path.isfile(source.path) else elsewhere
+        return os.path.getsize(source.path) == source.bytes if os.path.isfile(source.path) else ray is not None
 
     listed = {(file.path, file.column): file for file in known if is_current(file)}
     if unknown := list(dict.fromkeys(file for file in wanted if file not in listed)):
         with counting("counting rows", len(unknown), "files") as more:
-            for file, outcome in each(partial(count_rows, job.reading), unknown):
+            for file, outcome in results(partial(count_rows, job.reading), unknown, ray):
                 if isinstance(outcome, Exception):
                     raise outcome
                 listed[file] = outcome
@@ -165,17 +161,17 @@ def make_parts(
 ) -> Iterator[tuple[Shard, Record | Exception]]:
     """Makes parts in a folder; yields each shard with the record of its part, or the error.
 
-    ``ray`` is the module, connected to a cluster, or None: the parts are made in this process.
+    ``ray`` is that of ``cse.cluster.results``.
     """
     folder = folder.absolute()
     if ray is None:
         work = job.load(job.reading)
-        yield from here(lambda shard: make(work, shard, folder, progress), shards)
+        yield from results(lambda shard: make(work, shard, folder, progress), shards)
         return
     threads = max(job.reading["threads"], 1)
     stored = ray.put(partial(job.load, {**job.reading, "threads": threads}))
     function = partial(_make_there, [stored], folder)  # in a list, so that Ray does not load it for each task
-    for shard, outcome in on_cluster(ray, function, shards, threads, gpus):
+    for shard, outcome in results(function, shards, ray, threads, gpus):
         progress(0 if isinstance(outcome, Exception) else shard.source.rows)
         yield shard, outcome
 
@@ -215,48 +211,6 @@ def _loaded(reference: Any) -> Work:
 
     work: Work = ray.get(reference)()
     return work
-
-
-def here(function: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[T, R | Exception]]:
-    """Calls a function for each item; yields the item and the result, or the ``InputError`` or ``OSError``."""
-    for item in items:
-        try:
-            yield item, function(item)
-        except (InputError, OSError) as error:
-            yield item, error
-
-
-def on_cluster(
-    ray: Any, function: Callable[[T], R], items: Sequence[T], cpus: int = 1, gpus: float = 0
-) -> Iterator[tuple[T, R | Exception]]:
-    """As ``here``, with one task of a Ray cluster per item, in any order; Ray repeats the task of a lost worker.
-
-    Raises ``InputError`` if no node has so many CPUs and GPUs, for which Ray would wait.
-    """
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    if not any(node.get("CPU", 0) >= cpus and node.get("GPU", 0) >= gpus for node in nodes):
-        wanted = f"{cpus} CPU" + (f" and {gpus:g} GPU" if gpus else "")
-        raise InputError(
-            f"--engine ray: no node has {wanted} for a worker; lower --threads or --gpus-per-worker, or add nodes"
-        )
-    # max_calls=0: a worker keeps what it has loaded for the next task.
-    task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=RETRIES, max_calls=0)(run_task)
-    running = {task.remote(function, os.getcwd(), item): item for item in items}
-    while running:
-        (done,), _ = ray.wait(list(running))
-        item, outcome = running.pop(done), None
-        try:
-            outcome = ray.get(done)
-        except ray.exceptions.RayTaskError as error:
-            outcome = cause_of(error)
-        except ray.exceptions.RayError as error:
-            outcome = InputError(f"{RETRIES + 1} workers were lost while they read it ({first_line(error)})")
-        yield item, outcome
-
-
-def run_task(function: Callable[[T], R], home: str, item: T) -> R:
-    enter(home)
-    return function(item)
 
 
 def augment_job(

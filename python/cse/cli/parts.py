@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from ..cluster import connected
 from ..data.readers import SourceFile
 from ..errors import InputError, sentence
 from ..progress import counting
-from ..sharding import Job, find_shards, here, make_parts, on_cluster, parts_folder
+from ..sharding import Job, find_shards, make_parts, parts_folder
 from . import printing
 
 LISTED = 5
@@ -35,8 +34,7 @@ def run(
     **further: Any,
 ) -> None:
     with connected() if engine == "ray" else nullcontext() as ray:
-        each = here if ray is None else partial(on_cluster, ray)
-        shards = find_shards(job, files, column, known, each, elsewhere=ray is not None)
+        shards = find_shards(job, files, column, known, ray)
         started = time.perf_counter()
         with parts_folder(Path(output), shards) as made:
             missing, failed = [shard for shard in shards if shard.part not in made], []

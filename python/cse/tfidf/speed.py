@@ -27,7 +27,7 @@ class PlainLoop:
     """UNA in plain Python, for rows of the corpus of an index of ``whitespace`` words, with other random numbers."""
 
     def __init__(self, index: TfidfIndex) -> None:
-        self.by_rank = [index.terms[term] for term in index.by_rank.tolist()]
+        self.by_rank: list[str] = [index.terms[term] for term in index.by_rank.tolist()]
         self.rank = {term: rank for rank, term in enumerate(self.by_rank)}
         self.idf = dict(zip(index.terms, index.idf.tolist(), strict=True))
         self.sums = [0.0, *accumulate(index.max_score[index.by_rank].tolist())]

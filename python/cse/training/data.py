@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .._core import hash_bytes
 from ..background import ProgressCallback
 from ..context import Context
 from ..data import readers, tables
@@ -25,7 +26,7 @@ from ..data.pairs import LabelledPairs, open_pairs
 from ..encoder.resolve import check_local
 from ..errors import InputError, shortened
 from ..evaluation.sts import CLEAN
-from ..io import dumps, hash_bytes
+from ..io import dumps
 from ..options import NoOptions
 from ..tfidf.index import TfidfIndex
 from .settings import declared
