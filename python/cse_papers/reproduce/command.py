@@ -138,12 +138,15 @@ def reproduce_command(
     if data is None and sets and published.suite in ("effects", "domain"):
         if selected:
             raise InputError("--row has no effect on the tables of --stored; add --data to run rows, or omit --row")
+        known = {row.name for row in published.rows}
         try:
+            if not any(name in known for records in sets.values() for name, _, _ in records):
+                raise KeyError
             if lab is not None:
                 show_tables(lab, sets, shown)
             else:
                 show_domain(published, sets, shown)
-        except (KeyError, StopIteration):
+        except KeyError:
             raise InputError(f"--stored {stored}: holds no runs of the table {table}; name another file") from None
         return
     settings: dict[str, Any] = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
