@@ -37,6 +37,8 @@ def comparable(scores: npt.NDArray[np.floating], sizes: Sizes = 1.0) -> Scores:
     with np.errstate(invalid="ignore"):  # differences of infinities
         begins = np.ones(values.shape, dtype=bool)
         begins[..., 1:] = ~(-np.diff(ordered) <= np.maximum(limits[..., 1:], limits[..., :-1]))
+        if begins.all():  # no two are the same
+            return values.copy()
         leaders = _leaders(begins)
         first, limit = (np.take_along_axis(each, leaders, -1) for each in (ordered, limits))
         if (first - ordered > WIDEST * np.maximum(limit, limits)).any():

@@ -7,51 +7,61 @@ brute-force search in float64, for any number of threads and any division of the
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from .. import io
 from ..data.corpus import Corpus
-from ..encoder.base import compared_by
+from ..encoder.base import compared_by, naming_rows
 from ..encoder.vocabulary import Readability, readability, share_read
-from ..errors import InputError, check_integer, check_switch, check_texts, sentence
+from ..errors import InputError, check_ids, check_integer, check_switch, check_texts, sentence, shortened
 from ..tfidf.pieces import Pieces
 from ..ties import TIE, WIDEST, comparable
 from .bm25 import SAMPLE, Bm25, Terms, terms_for
 from .fusion import Fusion
 from .pool import CODE, LEAST_READ, READABLE, UNREADABLE, Pool
 from .rows import (
+    AGAIN,
     ENCODED,
     ROWS,
-    Changes,
     Floats,
     Numbers,
     Progress,
     Rows,
+    batch_of,
+    built_otherwise,
     check_settings,
-    checked_ids,
+    edges,
+    gathered,
     opened,
+    positions,
     ranges,
     scaled,
+    settings_of,
     taken,
-    updated,
+    write,
 )
 
 if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
 
-# Queries and vectors that are multiplied together, 16 MB of products; pairs of vectors that are multiplied in float64
-# together, which fit in the cache of a core; and texts whose tokens are counted to see whether the model reads them.
-QUERIES, PIECE, PAIRS, LONG_SAMPLE = 512, 8192, 1024, 50
+# Texts that are encoded, and then stored, together; queries that are searched for together; rows from which the first
+# limits of a search are found; pairs of vectors that are multiplied in float64 together; and texts whose tokens are
+# counted to see whether the model reads them.
+BLOCK, QUERIES, FIRST, PAIRS, LONG_SAMPLE = 4096, 512, 1024, 1024, 50
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,15 @@ class Hit:
     id: str
     score: float
     text: str
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Numbers of rows whose text was already encoded, with a new text, and that are no longer in an index."""
+
+    kept: int
+    encoded: int
+    dropped: int
 
 
 class SearchIndex:
@@ -86,18 +105,11 @@ class SearchIndex:
         self._lock = threading.Lock()
         # Rows with a vector, and the first vector of each of them. Methods number the rows by their positions here.
         self._filled = np.flatnonzero(rows.counts)
-        self._starts = np.cumsum([0, *rows.counts[self._filled]])
-        # Arrays of vectors, each with the number of its first row, and the first vectors of its rows (None: all).
-        self._blocks: list[tuple[int, Floats, Numbers | None]] = []
-        start, longest = 0, 1.0001
-        for array in rows.vectors:
-            first, last = np.searchsorted(self._starts, [start, start + len(array)]).tolist()
-            if len(array):
-                single = last - first == len(array)
-                self._blocks.append((first, array, None if single else self._starts[first:last] - start))
-                if rows.settings["similarity"] == "dot":
-                    longest = max(longest, 1.001 * float(np.einsum("ij,ij->i", array, array).max()) ** 0.5)
-            start += len(array)
+        self._starts = edges(rows.counts[self._filled])
+        longest = 1.0001
+        if rows.settings["similarity"] == "dot":
+            squares = (float(np.einsum("ij,ij->i", array, array).max(initial=0)) for array in rows.vectors)
+            longest = max(longest, 1.001 * max(squares) ** 0.5)
         # The maximum error of a float32 product, relative to the norm of the query: |fl(x.y) - x.y| <= g |x|.|y| with
         # g = n u / (1 - n u), in any order of summation (Higham 2002, section 3.1). Here u is 2^-24, and n is the width
         # plus 8; the 8 covers further roundings (of norms and thresholds).
@@ -148,9 +160,46 @@ class SearchIndex:
         with io.naming(path):
             path.mkdir(parents=True, exist_ok=True)
         with io.locked(path, f"{path}: another process is writing to this index; wait for it"):
-            rows, changes = updated(path, encoder, corpus, listed, passages, rebuild, batch_size, more)
+            before = Rows(path / ROWS) if not rebuild and (path / ROWS).exists() else None
+            known = [] if before is None else [before]
+            for part in [] if rebuild else sorted(path.glob(ENCODED)):
+                with suppress(InputError):  # damaged: encoded again
+                    known.append(Rows(part))
+            updates, settings = bool(known), known[0].settings if known else settings_of(encoder, passages)
+            if updates:
+                check_settings(path, settings, encoder, passages)
+                known = [rows for rows in known if rows.settings == settings]
+            hashes, dropped = corpus.hashes(), 0
+            at = positions(known, hashes)
+            if before is not None:
+                if before.has_ids != (listed is not None):
+                    has, give = ("ids", "give ids") if before.has_ids else ("no ids", "omit ids")
+                    raise InputError(f"{path}: the rows of this index have {has}; {give}, or {AGAIN}")
+                if not ((at >= 0) & (at < len(before.hashes)))[corpus.filled()].any():
+                    raise InputError(
+                        f"{path}: contains other texts, and none of this corpus; {AGAIN}, or name another folder (-o)"
+                    )
+                dropped = (Counter(before.hashes.tolist()) - Counter(hashes.tolist())).total()
+            new = np.flatnonzero(at < 0)
+            unseen = new[np.sort(np.unique(hashes[new], return_index=True)[1])]
+            if len(unseen) and settings["precision"] != encoder.precision:
+                raise built_otherwise(path, f"with --precision {settings['precision']}")
+            more(len(hashes) - len(unseen))
+            if (rows := before) is None or not np.array_equal(rows.hashes, hashes) or rows.ids() != listed:
+                for start in range(0, len(unseen), BLOCK):
+                    some = unseen[start : start + BLOCK]
+                    part = path / ENCODED.replace("*", f"{hashes[some[0]]:016x}")
+                    write(part, settings, iter([encoded(encoder, settings, corpus, some, batch_size, more)]))
+                    known.append(Rows(part, check=False))
+                write(path / ROWS, settings, gathered(known, corpus, listed))
+                rows = Rows(path / ROWS, check=False)
+            for left in [*path.glob(ENCODED), *path.glob("bm25-*")]:
+                if rows.generation not in left.name:
+                    with suppress(OSError):
+                        shutil.rmtree(left) if left.is_dir() else left.unlink()
         index = cls(path, rows, encoder)
-        index._temporary, index.changes = temporary, changes
+        index._temporary = temporary
+        index.changes = Changes(len(hashes) - len(new), len(new), dropped) if updates else None
         return index
 
     @classmethod
@@ -176,13 +225,6 @@ class SearchIndex:
                 raise InputError(f"{path}: {sentence(error)}; the index was built with this model") from None
         check_settings(path, rows.settings, encoder)
         return cls(path, rows, encoder)
-
-    def __getattr__(self, name: str) -> Any:
-        if name in ("add", "remove", "update"):
-            raise AttributeError(
-                f"{name} was removed; give all texts to SearchIndex.build, which encodes only new ones"
-            )
-        raise AttributeError(f"SearchIndex has no attribute {name!r}")
 
     def __len__(self) -> int:
         """Returns the number of rows, including blank ones."""
@@ -241,82 +283,89 @@ class SearchIndex:
         vectors = self.encoder.encode_query(asked, batch_size=batch_size, progress=progress)
         numbers = [number for number, text in enumerate(asked) if text.strip()]
         wanted = scaled(vectors, self._rows.settings)[numbers]
-        hits: list[list[Hit]] = [[] for _ in asked]
         if fusion is None:
-            for number, query, near in zip(numbers, wanted, self._nearest(wanted, k), strict=True):
-                hits[number] = self._hits(query, near, k)
+            parts = (wanted[start : start + QUERIES] for start in range(0, len(wanted), QUERIES))
+            found = [hits for part in parts for hits in self._hits(part, *self._nearest(part, k), k)]
         else:
             words = self._words(fusion)
-            for number, query in zip(numbers, wanted, strict=True):
-                hits[number] = self._pooled(query, words.scores(asked[number]), k, fusion)
-        return hits
+            scores = (words.scores(asked[number]) for number in numbers)
+            found = [self._pooled(query, own, k, fusion) for query, own in zip(wanted, scores, strict=True)]
+        hits = dict(zip(numbers, found, strict=True))
+        return [hits.get(number, []) for number in range(len(asked))]
 
-    def _nearest(self, queries: Floats, k: int) -> Iterator[Numbers]:
-        """Yields, for each query ``(Q, D)``, rows among which are those with the k largest products, ascending."""
-        # Rows that may have the same score as the k-th one are among them too.
+    def _nearest(self, queries: Floats, k: int) -> tuple[Numbers, Numbers]:
+        """Returns pairs of a query ``(Q, D)`` and a row, in order, among which are the k largest products of each."""
+        # Each product, also the k-th largest one, has an error of at most ``self._error``, and rows that may have the
+        # same score as the k-th one are among the pairs too.
         errors = (2 * self._error + WIDEST * TIE * self._longest) * np.linalg.norm(queries.astype(np.float64), axis=1)
-        for start in range(0, len(queries), QUERIES):
-            some = queries[start : start + QUERIES]
-            limits = np.full(len(some), -np.inf, dtype=np.float32)
-            best = [(np.empty(0, np.float32), np.empty(0, np.int64))] * len(some)
-            for first, array, starts in self._pieces():
-                products = some @ array.T
-                scores = products if starts is None else np.maximum.reduceat(products, starts, axis=1)
-                for number in np.flatnonzero(scores.max(1) >= limits).tolist():
-                    places = np.flatnonzero(scores[number] >= limits[number])
-                    values = np.concatenate([best[number][0], scores[number, places]])
-                    rows = np.concatenate([best[number][1], first + places])
-                    if len(values) >= k:
-                        # Each product, also the k-th largest one, has an error of at most half of ``errors``.
-                        limit = np.float32(np.partition(values, -k)[-k] - errors[start + number])
-                        limits[number] = np.nextafter(limit, np.float32(-np.inf))
-                        kept = values >= limits[number]
-                        values, rows = values[kept], rows[kept]
-                    best[number] = values, rows
-            yield from (rows for _, rows in best)
 
-    def _pieces(self) -> Iterator[tuple[int, Floats, Numbers | None]]:
-        """Yields the arrays of vectors in pieces of whole rows, whose products with many queries need little memory."""
-        for first, array, starts in self._blocks:
-            edges = np.arange(len(array) + 1) if starts is None else np.append(starts, len(array))
-            row = 0
-            while row < len(edges) - 1:
-                last = max(row + 1, int(np.searchsorted(edges, edges[row] + PIECE, "right")) - 1)
-                own = None if starts is None else starts[row:last] - edges[row]
-                yield first + row, array[edges[row] : edges[last]], own
-                row = last
+        def below(products: Floats) -> Floats:
+            return np.nextafter((products - errors).astype(np.float32), np.float32(-np.inf))
+
+        limits = np.full(len(queries), -np.inf, dtype=np.float32)
+        found: list[tuple[Numbers, Numbers, Floats]] = []
+        # Reused, because a large array costs about as much when it is first written to as the products in it.
+        memory = np.empty(len(queries) * max(map(len, self.vectors)), dtype=np.float32)
+        start = merged = 0
+        for array in self.vectors:
+            first, last = np.searchsorted(self._starts, [start, start + len(array)]).tolist()
+            products = memory[: len(queries) * len(array)].reshape(len(queries), len(array))
+            np.matmul(queries, array.T, out=products)
+            if last - first < len(array):
+                products = np.maximum.reduceat(products, self._starts[first:last] - start, axis=1)
+            if not merged and last - first >= k:
+                limits = below(np.partition(products[:, : max(k, FIRST)], -k, axis=1)[:, -k])
+            numbers, rows = np.divmod(np.flatnonzero(products >= limits[:, None]), max(last - first, 1))
+            found.append((numbers, first + rows, products[numbers, rows]))
+            if last >= 2 * merged or last == len(self._filled):  # about k more pairs of each query since the last time
+                numbers, rows, values = (np.concatenate(each) for each in zip(*found, strict=True))
+                if last >= k:
+                    order = np.lexsort((-values, numbers))
+                    limits = below(values[order[np.searchsorted(numbers[order], np.arange(len(queries))) + k - 1]])
+                kept = values >= limits[numbers]
+                found, merged = [(numbers[kept], rows[kept], values[kept])], last
+            start += len(array)
+        order = np.argsort(found[0][0], kind="stable")
+        return found[0][0][order], found[0][1][order]
 
     def _pooled(self, query: Floats, words: Floats, k: int, fusion: Fusion) -> list[Hit]:
         """Returns the k rows with the best pooled scores, given the BM25 scores of all rows, blank ones too."""
-        parts = [largest_of(array @ query, starts) for _, array, starts in self._blocks]
-        dense = np.concatenate(parts, dtype=np.float64)
+        dense = np.concatenate([array @ query for array in self.vectors])
+        if len(self._filled) < len(dense):
+            dense = np.maximum.reduceat(dense, self._starts[:-1])
         words = words if len(words) == len(dense) else words[self._filled]
-        size = self._longest * float(np.linalg.norm(query))
-        pool = Pool(dense, words.astype(np.float64), self._weight(fusion), size)
+        norm = float(np.linalg.norm(query))
+        pool = Pool(dense.astype(np.float64), words.astype(np.float64), self._weight(fusion), self._longest * norm)
         scores = pool(dense)
         least = np.partition(scores, len(scores) - k)[len(scores) - k]
-        error = 2 * self._error * float(np.linalg.norm(query))
-        return self._hits(query, np.flatnonzero(scores >= pool.lowered(least, error)), k, pool)
+        near = np.flatnonzero(scores >= pool.lowered(least, 2 * self._error * norm))
+        return self._hits(query[None], np.zeros(len(near), dtype=np.int64), near, k, pool)[0]
 
-    def _hits(self, query: Floats, near: Numbers, k: int, pool: Pool | None = None) -> list[Hit]:
-        """Returns the k best of some rows, by the exact products of a query with their vectors."""
-        counts = self._starts[near + 1] - self._starts[near]
-        places, wide = ranges(self._starts[near], counts), query.astype(np.float64)
-        products, norms = np.empty(len(places)), np.empty(len(places))
+    def _hits(
+        self, queries: Floats, numbers: Numbers, near: Numbers, k: int, pool: Pool | None = None
+    ) -> list[list[Hit]]:
+        """Returns the k best rows of each query, by the exact products of pairs of a query and a row, in order."""
+        counts, wide = self._starts[near + 1] - self._starts[near], queries.astype(np.float64)
+        places, asked = ranges(self._starts[near], counts), np.repeat(numbers, counts)
+        products, sizes = np.empty(len(places)), np.linalg.norm(wide, axis=1)[asked]
         for start in range(0, len(places), PAIRS):
             part = slice(start, start + PAIRS)
+            vectors = taken(self.vectors, places[part]).astype(np.float64)
             # Not a matrix product, which can differ in the last bits for equal vectors.
-            vectors = taken(self._rows.vectors, places[part]).astype(np.float64)
-            products[part] = np.einsum("ij,j->i", vectors, wide)
-            norms[part] = np.linalg.norm(vectors, axis=1)
-        sizes = norms * np.linalg.norm(wide)
-        products = comparable(products, sizes)
-        best = np.lexsort((-products, np.repeat(near, counts)))[np.cumsum(counts) - counts]  # of each row
-        scores = products[best] if pool is None else comparable(pool.scores(products[best], near), pool.sizes)
-        order = np.lexsort((near, -scores))[:k]
-        rows, spans = self._filled[near[order]].tolist(), self._rows.spans[places[best[order]]].tolist()
-        found = zip(rows, self.ids(rows), scores[order].tolist(), self.texts(rows), spans, strict=True)
-        return [Hit(row, name, score, text[start:end]) for row, name, score, text, (start, end) in found]
+            products[part] = np.einsum("ij,ij->i", vectors, wide[asked[part]])
+            sizes[part] *= np.linalg.norm(vectors, axis=1)
+        found, firsts = [], edges(counts)
+        for first, last in pairwise(np.searchsorted(numbers, np.arange(len(queries) + 1)).tolist()):
+            part, rows = slice(firsts[first], firsts[last]), near[first:last]
+            values, own = comparable(products[part], sizes[part]), counts[first:last]
+            best = np.lexsort((-values, np.repeat(rows, own)))[np.cumsum(own) - own]  # of each row
+            scores = values[best] if pool is None else comparable(pool.scores(values[best], rows), pool.sizes)
+            order = np.argsort(-scores, kind="stable")[:k]
+            spans = self._rows.spans[places[part][best[order]]].tolist()
+            at = self._filled[rows[order]].tolist()
+            hits = zip(at, self.ids(at), scores[order].tolist(), self.texts(at), spans, strict=True)
+            found.append([Hit(row, name, score, text[start:end]) for row, name, score, text, (start, end) in hits])
+        return found
 
     def prepare(self, hybrid: bool | Fusion, progress: Progress | None = None) -> None:
         """Builds the BM25 index that ``search`` needs with this argument ``hybrid``, if it is missing.
@@ -397,6 +446,39 @@ class SearchIndex:
         return [f"the texts are {language}{code}; --language and --bm25-tokenizer change it", *self.warnings]
 
 
-def largest_of(products: Floats, starts: Numbers | None) -> Floats:
-    """Returns the largest product of each row, given the position of its first one; None: there is one of each row."""
-    return products if starts is None else np.maximum.reduceat(products, starts)
+def encoded(
+    encoder: Encoder,
+    settings: dict[str, Any],
+    corpus: Corpus,
+    rows: Numbers,
+    batch_size: int,
+    progress: Progress,
+) -> pa.RecordBatch:
+    """Encodes rows of a corpus, whole or in passages; returns their hashes and passages."""
+    texts = corpus.take(rows)
+    cut = [[(0, len(text))] if text.strip() else [] for text in texts]
+    if settings["passages"] is not None:
+        from ..encoder.passages import Cutter
+
+        cut = Cutter(encoder, settings["passages"])(texts)
+    passages = [text[start:end] for text, spans in zip(texts, cut, strict=True) for start, end in spans]
+    counts, by_row = np.array([*map(len, cut)]), len(passages) == len(texts)
+    with naming_rows(np.repeat(rows, counts)):
+        vectors = encoder.encode_document(passages, batch_size=batch_size, progress=progress if by_row else None)
+    if not by_row:
+        progress(len(texts))
+    spans = np.array([span for spans in cut for span in spans], dtype=np.uint32).reshape(-1, 2)
+    return batch_of({"hash": pa.array(corpus.hashes()[rows])}, counts, spans, scaled(vectors, settings))
+
+
+def checked_ids(ids: Iterable[str], rows: int) -> list[str]:
+    """Returns ids, in which line breaks become spaces; raises ``InputError`` unless each row has another one."""
+    listed = [name.replace("\n", " ").encode("utf8", "replace").decode() for name in check_ids(ids)]
+    if len(listed) != rows:
+        raise InputError(f"ids: {len(listed):,} were given for {rows:,} rows; each row needs one")
+    if blank := next((number for number, name in enumerate(listed, 1) if not name.strip()), 0):
+        raise InputError(f"ids: row {blank:,} has no id; each row needs one")
+    ((name, times),) = Counter(listed).most_common(1)
+    if times > 1:
+        raise InputError(f"ids: {shortened(repr(name))} is the id of several rows; make the ids unique")
+    return listed

@@ -13,13 +13,8 @@ import hashlib
 import json
 import mmap
 import os
-import shutil
-import zlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,10 +24,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+import cse._core as _core
+
 from .. import io
 from ..data.corpus import Corpus
-from ..encoder.base import compared_by, naming_rows
-from ..errors import InputError, check_ids, check_integer, shortened
+from ..encoder.base import compared_by
+from ..errors import InputError, check_integer
 
 if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
@@ -43,21 +40,12 @@ Hashes = npt.NDArray[np.uint64]
 Progress = Callable[[int], None]
 
 AGAIN = "build the index again with --rebuild"
-VERSION, ROWS, ENCODED = 5, "rows.arrow", "encoded-*.arrow"
-# What precedes the checksum in the metadata, and what stands in its place while it is computed.
-CHECK, NO_CHECK = b'"crc32": "', "00000000"
-# Texts that are encoded, and then stored, together; about the number of vectors of a record batch; and bytes of a file
-# that are checked together.
-BLOCK, BATCH, CHECKED = 4096, 1 << 16, 1 << 26
-
-
-@dataclass(frozen=True)
-class Changes:
-    """Numbers of rows whose text was already encoded, with a new text, and that are no longer in an index."""
-
-    kept: int
-    encoded: int
-    dropped: int
+VERSION, ROWS, ENCODED = 6, "rows.arrow", "encoded-*.arrow"
+# What precedes the checksum in the metadata, what stands in its place while it is computed, and bytes of a file that
+# are hashed together.
+CHECK, NO_CHECK, CHECKED = b'"checksum": "', "0" * 32, 1 << 20
+# About the number of vectors of a record batch; those of a batch are searched together, by up to 512 queries.
+BATCH = 1 << 14
 
 
 class Rows:
@@ -71,7 +59,7 @@ class Rows:
             self.settings: dict[str, Any] = json.loads(reader.schema.metadata[b"cse"])
             if self.settings.pop("version") != VERSION:
                 raise InputError(f"{path.parent}: was built by another version of cse; {AGAIN}")
-            del self.settings["crc32"]
+            del self.settings["checksum"]
             at, value = checksum(data) if check else (0, b"")
             if data[at : at + len(value)] != value:
                 raise ValueError
@@ -89,8 +77,11 @@ class Rows:
         self.counts = np.concatenate([np.diff(chunk.offsets.to_numpy()) for chunk in lists])
         """Number of vectors of each row."""
         self.hashes: Hashes = self.table.column("hash").to_numpy()
-        self.generation = hashlib.sha256(self.hashes.tobytes()).hexdigest()[:32]
         self.has_ids = "id" in self.table.column_names
+
+    @cached_property
+    def generation(self) -> str:
+        return hashlib.sha256(self.hashes.tobytes()).hexdigest()[:32]
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -107,18 +98,16 @@ class Rows:
 
 
 def checksum(data: mmap.mmap) -> tuple[int, bytes]:
-    """Returns where the checksum of a file is stored, in eight digits, and the checksum of all other bytes."""
-    at, view = data.rfind(CHECK) + len(CHECK), memoryview(data)
-    parts = [view[start : min(start + CHECKED, at)] for start in range(0, at, CHECKED)]
-    with ThreadPoolExecutor(2) as threads:
-        sums = [*threads.map(zlib.crc32, [*parts, view[at + len(NO_CHECK) :]])]
-    return at, f"{zlib.crc32(repr(sums).encode()):08x}".encode()
+    """Returns where the checksum of a file is stored, and the checksum of all other bytes."""
+    at = data.rfind(CHECK) + len(CHECK)
+    sums = [_core.hash_bytes(data[start : min(start + CHECKED, at)]) for start in range(0, at, CHECKED)]
+    return at, _core.hash_bytes("".join(sums).encode() + data[at + len(NO_CHECK) :]).encode()
 
 
 def write(path: Path, settings: dict[str, Any], batches: Iterator[pa.RecordBatch]) -> None:
     """Writes record batches to a file, atomically."""
     first = next(batches)
-    about = {"cse": io.dumps({**settings, "version": VERSION, "crc32": NO_CHECK})}
+    about = {"cse": io.dumps({**settings, "version": VERSION, "checksum": NO_CHECK})}
 
     def save(file: Any) -> None:
         with pa.ipc.new_file(file, first.schema.with_metadata(about)) as writer:
@@ -140,86 +129,8 @@ def batch_of(
     """Returns a record batch of rows; ``counts`` is the number of vectors of each row."""
     values = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
     items = pa.StructArray.from_arrays([*map(pa.array, spans.T), values], names=["start", "end", "vector"])
-    passages = pa.ListArray.from_arrays(pa.array(np.cumsum([0, *counts]), pa.int32()), items)
+    passages = pa.ListArray.from_arrays(pa.array(edges(counts), pa.int32()), items)
     return pa.record_batch({**columns, "passages": passages})
-
-
-def updated(
-    path: Path,
-    encoder: Encoder,
-    corpus: Corpus,
-    ids: list[str] | None,
-    passages: int | str | None,
-    rebuild: bool,
-    batch_size: int,
-    progress: Progress,
-) -> tuple[Rows, Changes | None]:
-    """Makes the index in a folder one of a corpus; returns its rows, and what changed if there was one."""
-    hashes = corpus.hashes()
-    before = Rows(path / ROWS) if not rebuild and (path / ROWS).exists() else None
-    known = [] if before is None else [before]
-    for part in [] if rebuild else sorted(path.glob(ENCODED)):
-        with suppress(InputError):  # damaged: encoded again
-            known.append(Rows(part))
-    settings = known[0].settings if known else settings_of(encoder, passages)
-    if known:
-        check_settings(path, settings, encoder, passages)
-        known = [rows for rows in known if rows.settings == settings]
-    at = positions(known, hashes)
-    new, dropped = np.flatnonzero(at < 0), 0
-    if before is not None:
-        if before.has_ids != (ids is not None):
-            has, give = ("ids", "give ids") if before.has_ids else ("no ids", "omit ids")
-            raise InputError(f"{path}: the rows of this index have {has}; {give}, or {AGAIN}")
-        if not ((at >= 0) & (at < len(before.hashes)))[corpus.filled()].any():
-            raise InputError(
-                f"{path}: contains other texts, and none of this corpus; {AGAIN}, or name another folder (-o)"
-            )
-        dropped = (Counter(before.hashes.tolist()) - Counter(hashes.tolist())).total()
-    changes = Changes(len(hashes) - len(new), len(new), dropped) if known else None
-    unseen = new[np.sort(np.unique(hashes[new], return_index=True)[1])]
-    if len(unseen) and settings["precision"] != encoder.precision:
-        raise built_otherwise(path, f"with --precision {settings['precision']}")
-    progress(len(hashes) - len(unseen))
-    if (rows := before) is None or not np.array_equal(rows.hashes, hashes) or rows.ids() != ids:
-        for start in range(0, len(unseen), BLOCK):
-            some = unseen[start : start + BLOCK]
-            part = path / ENCODED.replace("*", f"{hashes[some[0]]:016x}")
-            made = encoded(encoder, settings, some, corpus.take(some), hashes[some], batch_size, progress)
-            write(part, settings, iter([made]))
-            known.append(Rows(part, check=False))
-        write(path / ROWS, settings, gathered(known, corpus, ids))
-        rows = Rows(path / ROWS, check=False)
-    for left in [*path.glob(ENCODED), *path.glob("bm25-*")]:
-        if rows.generation not in left.name:
-            with suppress(OSError):
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
-    return rows, changes
-
-
-def encoded(
-    encoder: Encoder,
-    settings: dict[str, Any],
-    rows: Numbers,
-    texts: list[str],
-    hashes: Hashes,
-    batch_size: int,
-    progress: Progress,
-) -> pa.RecordBatch:
-    """Encodes texts, whole or in passages; ``rows`` are their numbers, for errors. Returns hashes and passages."""
-    cut = [[(0, len(text))] if text.strip() else [] for text in texts]
-    if settings["passages"] is not None:
-        from ..encoder.passages import Cutter
-
-        cut = Cutter(encoder, settings["passages"])(texts)
-    passages = [text[start:end] for text, spans in zip(texts, cut, strict=True) for start, end in spans]
-    counts, by_row = np.array([*map(len, cut)]), len(passages) == len(texts)
-    with naming_rows(np.repeat(rows, counts)):
-        vectors = encoder.encode_document(passages, batch_size=batch_size, progress=progress if by_row else None)
-    if not by_row:
-        progress(len(texts))
-    spans = np.array([span for spans in cut for span in spans], dtype=np.uint32).reshape(-1, 2)
-    return batch_of({"hash": pa.array(hashes)}, counts, spans, scaled(vectors, settings))
 
 
 def positions(known: Sequence[Rows], hashes: Hashes) -> Numbers:
@@ -245,6 +156,11 @@ def gathered(known: Sequence[Rows], corpus: Corpus, ids: list[str] | None) -> It
         yield batch_of(columns, counts[own], spans[places], taken(arrays, places))
 
 
+def edges(counts: Numbers) -> Numbers:
+    """Returns where each of several parts with these lengths begins, and where the last one ends."""
+    return np.append(0, np.cumsum(counts))
+
+
 def ranges(firsts: Numbers, counts: Numbers) -> Numbers:
     """Returns the numbers of several ranges, one after the other, given the first and the count of each."""
     return np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
@@ -252,7 +168,7 @@ def ranges(firsts: Numbers, counts: Numbers) -> Numbers:
 
 def taken(arrays: Sequence[Floats], places: Numbers) -> Floats:
     """Returns the vectors at some places in arrays that follow one another, ``(len(places), D)``."""
-    starts = np.cumsum([0, *map(len, arrays)])
+    starts = edges(np.array([*map(len, arrays)]))
     vectors = np.empty((len(places), arrays[0].shape[1]), dtype=np.float32)
     numbers = np.searchsorted(starts, places, side="right") - 1
     for number in np.unique(numbers).tolist():
@@ -320,16 +236,3 @@ def opened(folder: Path, check: bool = True) -> Rows:
     if any(folder.glob(ENCODED)):
         raise InputError(f"{folder}: its build was interrupted; run the same command again to complete it")
     raise InputError(f"{folder}: no index there; make one with 'cse search MODEL CORPUS -o {folder}'")
-
-
-def checked_ids(ids: Iterable[str], rows: int) -> list[str]:
-    """Returns ids, in which line breaks become spaces; raises ``InputError`` unless each row has another one."""
-    listed = [name.replace("\n", " ").encode("utf8", "replace").decode() for name in check_ids(ids)]
-    if len(listed) != rows:
-        raise InputError(f"ids: {len(listed):,} were given for {rows:,} rows; each row needs one")
-    if blank := next((number for number, name in enumerate(listed, 1) if not name.strip()), 0):
-        raise InputError(f"ids: row {blank:,} has no id; each row needs one")
-    ((name, times),) = Counter(listed).most_common(1)
-    if times > 1:
-        raise InputError(f"ids: {shortened(repr(name))} is the id of several rows; make the ids unique")
-    return listed

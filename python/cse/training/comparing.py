@@ -23,13 +23,13 @@ from ..evaluation.sts import STS
 from ..evaluation.verdict import Verdict
 from ..identity import row_keys
 from ..options import options_of
-from .data import RunIndex, TrainingData, open_data
+from .data import TrainingData, open_data, open_index
 from .folder.find import CONFIG
 from .judging import Judge, concluded, samples_of
 from .selection import EvaluationData, open_evaluation
-from .settings.declared import Data, Evaluation, Output
+from .settings.declared import Data, Evaluation, Methods, Output
 from .settings.given import TrainConfig
-from .settings.presets import families
+from .settings.presets import is_published
 
 Mask = npt.NDArray[np.bool_]
 T = TypeVar("T")
@@ -47,19 +47,15 @@ class Inputs:
     @classmethod
     def of(cls, run: str) -> Inputs:
         config, context = TrainConfig.from_toml(Path(run) / CONFIG), Context()
-        named = bool(config.corpus or config.pairs)
-        filters = {"min_df": config.min_df, "max_terms": config.max_terms}
-        context.open_index = RunIndex(config.tfidf, Path(run), named, filters, context).open
-        preset = (config.given or {}).get("preset")
-        whole = preset is not None and preset.partition("-")[0] not in families()
 
         def group(kind: type[T]) -> T:
             return kind(**{option.name: getattr(config, option.name) for option in options_of(kind)})
 
-        evaluation = group(Evaluation)
-        groups = (group(Data), evaluation, group(Output))
-        data = open_data(*groups, context, lambda *_: None, None, config.keep_duplicates, learn=config.learn)
-        return cls(run, config, open_evaluation(evaluation, whole), data)
+        data, methods, evaluation = group(Data), group(Methods), group(Evaluation)
+        open_index(data, methods, Path(run), context)
+        opened = open_data(data, methods, evaluation, group(Output), context, lambda *_: None)
+        whole = is_published((config.given or {}).get("preset"))
+        return cls(run, config, open_evaluation(evaluation, whole), opened)
 
     @cached_property
     def judge(self) -> Judge:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 FOLDER = "tfidf"
 """The index that is used if no other is given, and the index in the folder of a run that was built for the run."""
-MOST_ROWS = 5_000_000
+MOST_INDEXED = 5_000_000
 """Rows of which an index is built for a run; a million rows take about a second. More rows need cse build-tfidf."""
 
 
@@ -176,19 +176,18 @@ def corpus_files(corpus: Sequence[str], column: str | None) -> list[Any]:
 
 def open_data(
     settings: declared.Data,
+    methods: declared.Methods,
     evaluation: declared.Evaluation,
     output: declared.Output,
     context: Context,
     progress: ProgressCallback,
-    texts: Sequence[str] | None,
-    keep_duplicates: bool,
+    texts: Sequence[str] | None = None,
     labels: Sequence[str] | None = None,
-    learn: bool = False,
     left_out: npt.NDArray[np.int64] | None = None,
 ) -> TrainingData:
     """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs`` and ``rows`` of ``context``.
 
-    Unless ``keep_duplicates`` is True, hard negatives that are texts of held-out rows are not used. ``labels`` has
+    Unless ``keep_duplicates`` is set, hard negatives that are texts of held-out rows are not used. ``labels`` has
     the label of each text, "" for none. With ``learn``, ``classes`` is also set. ``left_out`` are rows of a corpus that
     are not trained on, instead of the rows that judge by their labels.
     """
@@ -223,18 +222,18 @@ def open_data(
             classes = classes_of(sentences, evaluation.labels, labels)
         known = hash_bytes(dumps([classes.names, classes.of_rows.tolist()]).encode())
         chosen = left_out
-        if chosen is None and learn:
+        if chosen is None and methods.learn:
             folds, unjudged = choose_folds(sentences, classes, evaluation.folds)
             chosen = sentences.filled()[:0] if folds or unjudged else None
         if chosen is None:
             judged, chosen, unjudged = choose_labelled(sentences, classes)
         rows, count = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
-        if learn:
+        if methods.learn:
             context.classes = classes.only(rows)
     others = [] if labelled is None else [labelled.positives]
     teaching = None if context.classes is None else context.classes.of_rows >= 0
     split = hold_out(sentences, output.seed, not evaluation.dev, rows, others, teaching)
-    if labelled is not None and not keep_duplicates:
+    if labelled is not None and not methods.keep_duplicates:
         labelled = labelled.without(split)
     split = replace(split, blank=split.blank - count)
     context.corpus, context.pairs, context.rows = sentences, labelled, split.train
@@ -348,10 +347,10 @@ class RunIndex:
             self.facts["index"] = f"{self.given} was built from other files than the run trains on ({names})"
 
     def _build(self, corpus: Corpus, tokenizer: str | None) -> TfidfIndex:
-        if len(corpus) > MOST_ROWS:
+        if len(corpus) > MOST_INDEXED:
             raise InputError(
-                f"--tfidf: {len(corpus):,} rows are more than the {MOST_ROWS:,} of which an index is built for a run; "
-                "build it with cse build-tfidf CORPUS"
+                f"--tfidf: {len(corpus):,} rows are more than the {MOST_INDEXED:,} of which an index is built for a "
+                "run; build it with cse build-tfidf CORPUS"
             )
         words: Any = {} if tokenizer in (None, "wordpieces") else {"tokenizer": tokenizer}
         built = self.built = TfidfIndex.from_texts(corpus.take(range(len(corpus))), **words)
@@ -364,6 +363,17 @@ class RunIndex:
         """Writes an index that was built for the run to the folder of the run."""
         if self.built is not None:
             self.built.save(folder / FOLDER)
+
+
+def open_index(
+    settings: declared.Data, methods: declared.Methods, folder: Path | None, context: Context, in_memory: bool = False
+) -> RunIndex:
+    """Returns the TF-IDF index of a run, which is opened or built when a method first asks ``context`` for it;
+    ``folder`` is that of a run that is resumed, and ``in_memory`` whether its texts are."""
+    named = bool(settings.corpus or settings.pairs or in_memory)
+    index = RunIndex(settings.tfidf, folder, named, {"min_df": methods.min_df, "max_terms": methods.max_terms}, context)
+    context.open_index = index.open
+    return index
 
 
 def _is_of(corpus: Corpus, tokenizer: str | None) -> bool:

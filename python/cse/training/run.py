@@ -35,13 +35,13 @@ class Run:
     tokens: dict[int, StoredTokens]  # stored token ids by column number; see open_tokens
     evaluation: EvaluationData  # what selects best/, and the STS tasks
     judge: Judge  # what judges best/ at the end, against the encoder before training
-    facts: dict[str, str]
-    """Descriptions of device, model, loss, corpus and so on, by name; they are shown before training."""
-    card: dict[str, Any]  # what the card of a saved model says about the run; see model_card
     examples: list[Example]  # sentences with their augmented forms, shown before training
     data: dict[str, Any]
     """Fingerprints of the corpus, the index and the files of methods; a resumed run must have the same ones."""
     index: RunIndex  # the TF-IDF index, if a method uses one
+    facts: dict[str, str] = field(default_factory=dict)
+    """Descriptions of device, model, loss, corpus and so on, by name; they are shown before training."""
+    card: dict[str, Any] = field(default_factory=dict)  # what the card of a saved model says about it; see model_card
     base: BaseWeights = field(init=False)  # the weights before training, if the encoder's are averaged with them
 
     def __post_init__(self) -> None:

@@ -33,14 +33,14 @@ from ..tfidf.pieces import Pieces
 from .batches.checks import check_learnable, examine
 from .batches.texts import Batches
 from .batches.tokens import open_tokens
-from .data import RunIndex, TrainingData, open_data
+from .data import TrainingData, open_data, open_index
 from .folder.outputs import choose_folder, named_folder
 from .judging import Judge
 from .run import Run
-from .selection import open_evaluation
-from .settings.declared import Loss, Methods, Model, Optimisation
+from .selection import EvaluationData, open_evaluation
+from .settings.declared import Loss, Methods, Model, Optimisation, Output
 from .settings.given import TrainConfig
-from .settings.presets import families
+from .settings.presets import is_published
 from .settings.resolve import Resolved, recipe_reason, resolve
 from .step.acceleration import accelerate, has_no_dropout
 from .step.encode import Forward, rates_of
@@ -76,105 +76,119 @@ def prepare(
     if folder is None and given.name is not None:
         named_folder(given)  # checked before the model is searched for
     settings = resolve(given, find)
-    model, optimisation, seed = settings.model, settings.optimisation, settings.output.seed
-    set_threads(settings.output.threads)
-    device = world.device(pick_device(settings.output.device))
-    own, reason = pick_precision(device, optimisation.precision)
-    precision = world.agreed(lambda: own)  # speeds measured by the ranks may suggest different precisions
-    context = Context(device=device, part=world.part, model=model.model)
-    for path in settings.methods.imports:
+    model, methods, seed = settings.model.model, settings.methods, settings.output.seed
+    device, precision, reason = pick_compute(settings.output, settings.optimisation, world)
+    context = Context(device=device, part=world.part, model=model)
+    for path in methods.imports:
         context.depends_on(path)
-    named = bool(settings.data.corpus or settings.data.pairs or texts is not None)
-    filters = {"min_df": settings.methods.min_df, "max_terms": settings.methods.max_terms}
-    index = RunIndex(settings.data.tfidf, folder, named, filters, context)
-    context.open_index = index.open
-    preset = settings.given.get("preset")
-    published = preset is not None and preset.partition("-")[0] not in families()  # a recipe from a paper
-    evaluated = open_evaluation(settings.evaluation, whole=published)
-    learn, keeps = settings.methods.learn, settings.methods.keep_duplicates
-    groups = (settings.data, settings.evaluation, settings.output)
-    opened = open_data(*groups, context, progress, texts, keeps, labels, learn, left_out)
-    has_negatives = opened.labelled is None or bool(opened.labelled.hard_negatives)
-    if settings.contrastive.hard_negative_weight != 1 and not has_negatives:
+    index = open_index(settings.data, methods, folder, context, in_memory=texts is not None)
+    evaluated = open_evaluation(settings.evaluation, whole=is_published(settings.given.get("preset")))
+    groups = (settings.data, methods, settings.evaluation, settings.output)
+    data = open_data(*groups, context, progress, texts, labels, left_out)
+    if (
+        settings.contrastive.hard_negative_weight != 1
+        and data.labelled is not None
+        and not data.labelled.hard_negatives
+    ):
         raise InputError(
             "--hard-negative-weight needs a third column of hard negatives in --pairs; add it, or leave out the weight"
         )
     create = partial(create_method, settings.options, context)
-    positive, negatives = text_methods(settings.methods, create)
-    used: dict[str, TextMethod] = {settings.methods.positive: positive, **negatives}
-    methods = dict(used)  # only those with examples
-    if learn:
-        taught = create(AUGMENTATIONS, LABELS_POSITIVE)
-        taught.rest, positive = positive, taught
-        used[LABELS_POSITIVE], methods = taught, {LABELS_POSITIVE: taught, **negatives}
+    positives, negatives = text_methods(methods, create)
+    name, positive = next(iter(positives.items()))
     index.check()
-    rows = build_batches(settings, opened, positive, negatives, world)
+    rows = build_batches(settings, data, positive, negatives, world)
     built = build_modules(settings, find, context, create, rows, world.rank)
-    settings = settings.changed(precision=precision).with_used_options({**used, **built.by_name})
+    used = {methods.positive: positives[methods.positive], **negatives, **positives, **built.by_name}
+    settings = settings.changed(precision=precision).with_used_options(used)
     tokenizer, length = built.encoder.tokenizer, settings.data.max_length
-    ids = open_tokens(rows, opened.columns, tokenizer, length, opened.reading, progress)
-    negative = next(iter(negatives.values()), None)
-    started = TrainState(
-        **vars(built),
-        optimizer=build_optimizer(list(built.modules().values()), optimisation.lr, optimisation.weight_decay),
-        selector=evaluated.selector(built.encoder, opened, negative, seed, precision),
-        saturation=SaturationCheck(settings.methods.positive, settings.loss.temperature),
-        steps=len(rows),
-    )
-    judge = Judge.of(evaluated, opened)
-    labelled = [each for each in judge.evaluations if isinstance(each, (Labels, CrossFitted))]
-    started.selector.teaching = learn
-    examples = make_examples(rows, methods, settings.methods.positive, seed)
-    text, warnings = examine(rows, negatives, tokenizer, length, built.encoder.max_seq_length, model.model)
-    warnings += [*filter(None, (opened.unjudged, positive.warning))]
+    tokens = open_tokens(rows, data.columns, tokenizer, length, data.reading, progress)
+    state = build_state(settings, built, data, evaluated, negatives, len(rows))
+    judge = Judge.of(evaluated, data)
+    examples = make_examples(rows, {name: positive, **negatives}, methods.positive, seed)
+    text, warnings = examine(rows, negatives, tokenizer, length, built.encoder.max_seq_length, model)
+    warnings += [data.unjudged, positive.warning]
     if folder is None:  # a resumed run takes the weights of the terms from its checkpoint
-        warnings += [term.warning for term in built.terms.values() if term.warning]
-    ranks = {"processes": f"{world.size}, each with a part of the batch"} if world.size > 1 else {}
-    in_evaluation = f" in training, {model.eval_pooler} in evaluation" if model.eval_pooler else ""
-    loss, options, name = (
-        describe_loss(settings.loss, settings.contrastive),
-        positive.describe(),
-        settings.methods.positive,
-    )
-    if learn:
-        options, name = f"{options}; the others: {name}", LABELS_POSITIVE
-    synthetic = [f"{name} {method.describe()}" for name, method in negatives.items()]
-    facts = {
-        "device": describe_device(device, precision, reason),
-        **ranks,
-        "recipe": recipe_reason(settings, find(model.model).family),
-        "model": f"{model.model}, pooler {model.pooler}{in_evaluation}",
-        "loss": loss,
-        "positive": f"{name}{f' ({options})' if options else ''}",
-        "negatives": "; ".join(["in the batch", *synthetic]),
-        **opened.describe(),
-        **({"labels": labelled[0].describe()} if labelled else {}),
-        **index.facts,
-        "steps": describe_steps(optimisation, rows, device),
-        **({"prompt": rows.prompts.describe()} if rows.prompts.anchor or rows.prompts.document else {}),
-        "text": text,
-        **({"warning": "; ".join(warnings)} if warnings else {}),
-    }
-    card = f"Loss: {loss}. Positives: {name}. "
-    card += f"Synthetic negatives: {'; '.join(synthetic)}." if synthetic else "No synthetic negatives."
-    public = {"config": settings.public_toml(), "methods": settings.public_text(card)}
-    return Run(
+        warnings += [term.warning for term in built.terms.values()]
+    optimisation = settings.optimisation
+    run = Run(
         settings=settings,
         folder=folder or Path(world.agreed(lambda: str(choose_folder(settings)))),  # rank 0 may claim it at once
-        state=started,
+        state=state,
         schedule=Schedule(optimisation.lr, optimisation.lr_scheduler, optimisation.warmup),
         batches=rows,
         forward=Forward(device, precision, optimisation.chunk_size, optimisation.compile, seed),
         reason=reason,
-        tokens=ids,
+        tokens=tokens,
         evaluation=evaluated,
         judge=judge,
-        facts=facts,
-        card={"model": model.model, "seed": seed, **public},
         examples=examples,
-        data=opened.fingerprints(index.sha256, context.files),
+        data=data.fingerprints(index.sha256, context.files),
         index=index,
     )
+    run.facts, run.card = describe(run, data, name, negatives, world.size)
+    run.facts |= {"text": text} | ({"warning": "; ".join(filter(None, warnings))} if any(warnings) else {})
+    return run
+
+
+def pick_compute(output: Output, optimisation: Optimisation, world: World) -> tuple[str, str, str]:
+    """Sets the number of threads; returns the device of this rank, the precision of all, and why it was chosen."""
+    set_threads(output.threads)
+    device = world.device(pick_device(output.device))
+    own, reason = pick_precision(device, optimisation.precision)
+    return device, world.agreed(lambda: own), reason  # speeds measured by the ranks may suggest different precisions
+
+
+def build_state(
+    settings: Resolved,
+    built: Modules,
+    data: TrainingData,
+    evaluated: EvaluationData,
+    negatives: Mapping[str, Edit],
+    steps: int,
+) -> TrainState:
+    """Returns the state before the first step: the modules, their optimiser, and what selects best/."""
+    optimisation, negative = settings.optimisation, next(iter(negatives.values()), None)
+    selector = evaluated.selector(built.encoder, data, negative, settings.output.seed, optimisation.precision)
+    selector.teaching = settings.methods.learn
+    return TrainState(
+        **vars(built),
+        optimizer=build_optimizer(list(built.modules().values()), optimisation.lr, optimisation.weight_decay),
+        selector=selector,
+        saturation=SaturationCheck(settings.methods.positive, settings.loss.temperature),
+        steps=steps,
+    )
+
+
+def describe(
+    run: Run, data: TrainingData, name: str, negatives: Mapping[str, Edit], processes: int
+) -> tuple[dict[str, str], dict[str, Any]]:
+    """Returns what the header of a run says about it, and what the card of its models does."""
+    settings, rows, model = run.settings, run.batches, run.settings.model
+    options = rows.positive.describe()
+    if settings.methods.learn:
+        options = f"{options}; the others: {settings.methods.positive}"
+    synthetic = [f"{each} {method.describe()}" for each, method in negatives.items()]
+    in_evaluation = f" in training, {model.eval_pooler} in evaluation" if model.eval_pooler else ""
+    judging = [each.describe() for each in run.judge.evaluations if isinstance(each, (Labels, CrossFitted))]
+    facts = {
+        "device": describe_device(run.device, run.forward.precision, run.reason),
+        **({"processes": f"{processes}, each with a part of the batch"} if processes > 1 else {}),
+        "recipe": recipe_reason(settings, run.state.encoder.family),
+        "model": f"{model.model}, pooler {model.pooler}{in_evaluation}",
+        "loss": describe_loss(settings.loss, settings.contrastive),
+        "positive": f"{name}{f' ({options})' if options else ''}",
+        "negatives": "; ".join(["in the batch", *synthetic]),
+        **data.describe(),
+        **({"labels": judging[0]} if judging else {}),
+        **run.index.facts,
+        "steps": describe_steps(settings.optimisation, rows, run.device),
+        **({"prompt": rows.prompts.describe()} if rows.prompts.anchor or rows.prompts.document else {}),
+    }
+    made = f"Synthetic negatives: {'; '.join(synthetic)}." if synthetic else "No synthetic negatives."
+    card = settings.public_text(f"Loss: {facts['loss']}. Positives: {name}. {made}")
+    public = {"config": settings.public_toml(), "methods": card}
+    return facts, {"model": model.model, "seed": settings.output.seed, **public}
 
 
 def build_modules(
@@ -245,16 +259,21 @@ def create_method(options: Mapping[str, Mapping[str, Any]], context: Context, ta
     return method(parse_options(name, method.Options, options.get(name, {})), context)
 
 
-def text_methods(methods: Methods, create: Create) -> tuple[Edit | Pairing, dict[str, Edit]]:
-    """Constructs the method that makes positives, and by name those that make synthetic negatives."""
-    positive = create(AUGMENTATIONS, methods.positive)
+def text_methods(methods: Methods, create: Create) -> tuple[dict[str, Edit | Pairing], dict[str, Edit]]:
+    """Constructs the methods that make positives and synthetic negatives, by name. The first makes the positives; with
+    ``learn``, it leaves the rows without a label to the second."""
+    positives = {methods.positive: create(AUGMENTATIONS, methods.positive)}
     negatives = {name: create(AUGMENTATIONS, name) for name in methods.negatives}
     for name, method in negatives.items():
         if not isinstance(method, Edit):
             raise InputError(f"--negative {name}: this method makes positives; use --positive {name}")
         if method.further():
             raise InputError(f"--negative {name} makes several sentences, and a negative is one; use --positive {name}")
-    return positive, negatives
+    if methods.learn:
+        taught = create(AUGMENTATIONS, LABELS_POSITIVE)
+        taught.rest = positives[methods.positive]
+        positives = {LABELS_POSITIVE: taught, **positives}
+    return positives, negatives
 
 
 def build_batches(

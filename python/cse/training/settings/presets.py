@@ -41,6 +41,11 @@ def families() -> dict[str, dict[str, Any]]:
     return {family: table for family, table in _defaults().items() if family != "when"}
 
 
+def is_published(preset: str | None) -> bool:
+    """Returns whether a preset is the recipe of a paper, and not that of a model family."""
+    return preset is not None and preset.partition("-")[0] not in families()
+
+
 def defaults(family: str, loss: str | None = None, *, recipe: bool = True) -> dict[str, Any]:
     """Returns the default settings of a model family with a loss, which is one of them; see ``defaults.toml``.
 
