@@ -111,7 +111,7 @@ class Context:
     def load_model(self, name: str, flag: str, *, same_tokens: bool = False) -> Frozen:
         """Loads a sentence encoder with frozen weights, on the device of the run.
 
-        ``name`` is that of a model, as for ``--model``, and ``flag`` names the option in messages. With
+        ``name`` names a model, as for ``--model``, and ``flag`` names the option in messages. With
         ``same_tokens``, the model must have the vocabulary of the run's encoder, so that it accepts the same token ids.
         Raises ``InputError`` if the model cannot be loaded, or lacks this vocabulary.
         """
@@ -128,7 +128,7 @@ class Context:
     def load_masked_language_model(self, name: str, flag: str, *, same_tokens: bool = False) -> tuple[Frozen, Any]:
         """Loads a masked language model with frozen weights, on the device of the run; returns it and its tokenizer.
 
-        The arguments are those of ``load_model``. Raises ``InputError`` as ``load_model`` does, and if the model has no
+        The arguments are as for ``load_model``. Raises ``InputError`` as ``load_model`` does, and if the model has no
         weights for masked language modelling or no mask token.
         """
         from transformers import AutoModelForMaskedLM, AutoTokenizer
@@ -152,7 +152,7 @@ class Context:
         return Frozen(model.float().to(self.device)), tokenizer
 
     def check_tokens(self, tokenizer: Any, name: str, flag: str) -> None:
-        """Raises ``InputError`` if the token ids of a tokenizer differ from those of the run's encoder."""
+        """Raises ``InputError`` if the token ids of a tokenizer differ from the run's encoder."""
         own, added = self.trained.tokenizer, tokenizer.num_special_tokens_to_add()
         if tokenizer.get_vocab() != own.get_vocab() or added != own.num_special_tokens_to_add():
             raise InputError(

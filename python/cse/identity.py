@@ -28,7 +28,7 @@ MULTIPLIER = 0x9E3779B97F4A7C15
 
 
 def row_keys(texts: Sequence[str]) -> Keys:
-    """Returns the row key of each text, ``(n,)`` uint64; ``Corpus.row_keys`` are those of the rows of a corpus."""
+    """Returns the row key of each text, ``(n,)`` uint64; ``Corpus.row_keys`` has the keys of a corpus."""
     return np.frombuffer(_core.row_keys(list(texts)), dtype="<u8")
 
 

@@ -112,7 +112,7 @@ def file_mode() -> int:
 
 
 def copy_mode(source: Path, target: Path) -> None:
-    """Gives a file the permission bits of another; if ``source`` does not exist, those of a new file."""
+    """Gives a file the permission bits of another; if ``source`` does not exist, the bits of a new file."""
     target.chmod(source.stat().st_mode & 0o7777 if source.exists() else file_mode())
 
 
@@ -158,7 +158,7 @@ def _temporary_file(folder: Path) -> Any:
 
 @contextmanager
 def temporary_folder(folder: Path) -> Iterator[Path]:
-    """Context manager that makes a temporary folder beside ``folder``, locked, and removes it at the end."""
+    """Context manager that makes a temporary folder next to ``folder``, locked, and removes it at the end."""
     with naming(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder.parent)

@@ -36,7 +36,7 @@ class Registry(Generic[T]):
     """A registry of methods of one kind.
 
     ``kind`` names it in error messages, and ``group`` is the entry-point group in which other packages declare methods.
-    ``builtin`` maps the names of the built-in methods to ``"module:attribute"``, and ``options`` those of which the
+    ``builtin`` maps the names of the built-in methods to ``"module:attribute"``, and ``options`` the ones of which the
     ``Options`` can be imported without the method; options whose ``Opt`` has a flag become flags of ``cse train``.
     """
 

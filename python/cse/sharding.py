@@ -273,7 +273,7 @@ def augment_job(
 ) -> Job:
     """Returns the job of ``cse augment``: negatives for the rows of a file.
 
-    ``file`` is that of the index, and ``filtered`` the arguments with which it was opened. With ``elsewhere``, the job
+    ``file`` is the file of the index, and ``filtered`` the arguments with which it was opened. With ``elsewhere``, the job
     holds the bytes of the index, for machines that need not have its folder.
     """
     settings = {"index": _core.hash_file(file), **filtered, **drawing, "copies": copies, "format": form}

@@ -15,7 +15,7 @@ Scores = npt.NDArray[np.float64]
 Sizes = npt.NDArray[np.floating] | float
 
 TIE = 1e-6
-"""Scores that differ by no more than this, times their size, are the same. The size of a cosine is 1, and that of a dot
+"""Scores that differ by no more than this, times their size, are the same. The size of a cosine is 1, and the size of a dot
 product is the product of the two norms."""
 WIDEST = 2
 """A run of scores, each the same as the next one, is divided where it becomes wider than this many times ``TIE``."""

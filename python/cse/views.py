@@ -118,7 +118,7 @@ class Views:
     """``(B, D)`` by view name: embeddings that stand for those of the view in all cosines but that of an anchor with
     its own positive. A view without an entry is compared by its own embeddings."""
     keys: dict[str, Tensor] = field(default_factory=dict)
-    """``(R, k)`` int64 by view name, the keys of each row, that of its own text first; see ``entry_keys`` and
+    """``(R, k)`` int64 by view name, the keys of each row, its own text's first; see ``entry_keys`` and
     ``equal_texts``. Empty if the run keeps duplicates."""
     taught: Tensor | None = None
     """``(B,)`` bool, True for the rows that a label teaches; None: no row has one."""
@@ -158,7 +158,7 @@ class Views:
             return torch.zeros(len(first), len(self.embeddings[other]), dtype=torch.bool, device=first.device)
         result = equal_texts(self.keys, [name for name in self.named("anchor") if name in self.keys], one, other)
         if self.taught is not None and TEXTS.fullmatch(one) and TEXTS.fullmatch(other):
-            result |= self.taught[:, None] != self.taught  # a row without a label may have that of any other
+            result |= self.taught[:, None] != self.taught  # a row without a label may have any other row's
         return result
 
     def replace(self, **values: Any) -> Views:

@@ -18,7 +18,7 @@ PAIRS_POSITIVE = "labelled"
 """The default of ``--positive`` in a run with ``--pairs``."""
 
 LABELS_POSITIVE = "same-label"
-"""The method that ``--learn`` adds: positives of rows with a label; the others have those of ``--positive``."""
+"""The method that ``--learn`` adds: positives of rows with a label; the others have ``--positive``'s."""
 
 AUGMENTATIONS: Registry[type[TextMethod]] = Registry(
     "augmentation",

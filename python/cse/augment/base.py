@@ -122,7 +122,7 @@ class TextMethod(WithOptions, ABC):
         return False
 
     def rows_of_epoch(self, rows: Rows, draws: Draws) -> Rows:
-        """Returns those of the rows to train on that an epoch contains, the same number in each epoch. Default: all."""
+        """Returns which of the rows to train on an epoch contains, the same number in each epoch. Default: all."""
         return rows
 
     @abstractmethod
@@ -233,7 +233,7 @@ class Paired:
     columns: tuple[int | None, int | None, int | None] = (None, None, None)
     """Input columns from which the anchors, positives and negatives are taken unchanged; see ``Block.column``."""
     more_negatives: Sequence[list[str]] = ()
-    """Further hard negatives of each row, if it has several; their input columns follow that of ``negatives``."""
+    """Further hard negatives of each row, if it has several; their input columns follow ``negatives``."""
     labels: npt.NDArray[np.int64] | None = None
     """``(n,)`` classes of the rows, negative for a row without one. Rows of the same class are not negatives of each
     other. None: no row has a class."""

@@ -15,7 +15,7 @@ from ..tfidf.options import Beta, DrawOptions, Radius, ReplaceWhich, ReplaceWith
 class UNAOptions:
     """Synthetic hard negatives from the TF-IDF index (UNA).
 
-    The defaults are those of the paper, except for ``radius``, ``surface`` and ``tokenizer``.
+    The defaults are the paper's, except for ``radius``, ``surface`` and ``tokenizer``.
     """
 
     every: Annotated[int, Ge(0), Opt("make negatives at steps 0, N, 2N, ...; 0: never", "N", flag="--una-every")] = 5

@@ -56,7 +56,7 @@ class SameLabel(Pairing):
     """
 
     Options = SameLabelOptions
-    summary = "another row with the same label; the rows without a label have those of --positive (--learn)"
+    summary = "another row with the same label; other rows have the positives of --positive (--learn)"
 
     @classmethod
     def implies(cls, options: Any) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def amounts(seen: dict[str, Any], max_line_bytes: int) -> dict[str, tuple[float,
 
 
 def main_scripts(shares: dict[str, float]) -> list[str]:
-    """Returns the scripts of over 5 % of the letters with their shares, in words; those of a language count as one."""
+    """Returns the scripts of over 5 % of the letters with their shares, in words; scripts of one language count as one."""
     shares.pop("Common", None)
     for name, parts in (("Japanese", ("Hiragana", "Katakana", "Han")), ("Korean", ("Hangul", "Han"))):
         if shares.get(parts[0], 0) > 0.05:

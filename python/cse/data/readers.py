@@ -36,7 +36,7 @@ class ReadOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of a corpus, as it was read; size and 128-bit XXH3 hash are those of the stored file."""
+    """One file of a corpus, as it was read; size and 128-bit XXH3 hash describe the stored file."""
 
     path: str
     bytes: int

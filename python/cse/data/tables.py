@@ -89,7 +89,7 @@ def _too_long(path: str, most: int) -> InputError:
 def csv_records(path: str, lines: Iterable[str] | None = None, most: int = MOST) -> Iterator[tuple[int, list[str]]]:
     """Yields the first line and the fields of each record of a csv or tsv file; empty lines are skipped.
 
-    Fields of a csv file may be quoted. ``lines`` are those of the file, if they were read before.
+    Fields of a csv file may be quoted. ``lines`` are the lines of the file, if they were read before.
     """
     csv.field_size_limit(min(most, 2**31 - 1))
     form: Any = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if _kind(path) == ".tsv" else {}
@@ -161,7 +161,7 @@ def column_names(path: str, wanted: str | None = None) -> list[str]:
 
 
 def plain_columns(path: str) -> list[str]:
-    """Returns the names of the columns of a table, of a .parquet file only those of text, integers or truth values."""
+    """Returns the names of the columns of a table, of a .parquet file only with text, integers or truth values."""
     if _kind(path) != ".parquet":
         return column_names(path)
     import pyarrow as pa

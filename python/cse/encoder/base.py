@@ -218,7 +218,7 @@ def check_finite(vectors: npt.NDArray[Any], texts: Sequence[str], model: str) ->
 
 @contextmanager
 def naming_rows(rows: Sequence[int] | npt.NDArray[np.integer]) -> Iterator[None]:
-    """Context manager in which ``NotFinite`` names the row of a corpus; ``rows`` are those of the texts, from 0."""
+    """Context manager in which ``NotFinite`` names the row of a corpus; ``rows`` are the rows of the texts, from 0."""
     try:
         yield
     except NotFinite as error:

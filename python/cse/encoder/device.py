@@ -54,7 +54,7 @@ def _kind(device: str) -> str:
 
 
 def _number(device: str) -> tuple[str, ...]:
-    """Returns the argument that selects a device in functions of its module; those of ``torch.mps`` have none."""
+    """Returns the argument that selects a device in functions of its module; functions of ``torch.mps`` have none."""
     return () if _kind(device) == "mps" else (device,)
 
 
@@ -162,7 +162,7 @@ class GraphRecorder:
             with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
                 function()
         except BaseException:
-            generator.graphsafe_set_state(before)  # that of a recording that failed cannot be used
+            generator.graphsafe_set_state(before)  # the state of a failed recording cannot be used
             raise
         return graph.replay
 

@@ -64,7 +64,7 @@ class Encoder(TextEncoder, SentenceTransformer):
             sentence-transformers, or ``minilm``. Other kinds of encoders are given as ``onnx:FOLDER`` and so on (see
             ``cse.encoder.other``).
         pooler: See ``cse.encoder.pooling.POOLERS``. Default: the pooling that the folder declares. For a plain
-            Hugging Face folder, which declares none, the default is that of sentence-transformers, ``avg``, or
+            Hugging Face folder, which declares none, the default is as in sentence-transformers, ``avg``, or
             ``lasttoken`` for a decoder; ``avg`` is wrong for a model trained with [CLS] pooling.
         device: A PyTorch device; ``auto`` is the GPU if there is one (CUDA, Apple or Intel), else the CPU.
         precision: Precision in which texts are encoded: ``fp32``, ``bf16`` or ``auto``, which is bf16 on CUDA and on
@@ -448,7 +448,7 @@ class Encoder(TextEncoder, SentenceTransformer):
 
     @contextmanager
     def _as_in_evaluation(self) -> Iterator[None]:
-        """Context manager in which the encoder and its configuration are those of evaluation."""
+        """Context manager in which the encoder and its configuration are set to evaluation."""
         every, transformer = list(self), self[0]
         self.replace_modules(in_evaluation(every))
         if isinstance(transformer, Transformer):

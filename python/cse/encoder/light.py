@@ -83,7 +83,7 @@ class LightEncoder(TextEncoder):
         except ImportError:
             raise InputError(f"{file}: {NOT_INSTALLED}") from None
         options = onnxruntime.SessionOptions()
-        torch = sys.modules.get("torch")  # its number of threads is that of the option --threads
+        torch = sys.modules.get("torch")  # its number of threads is set by --threads
         options.intra_op_num_threads = torch.get_num_threads() if torch else 0
         options.log_severity_level = 3  # only errors
         self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
@@ -124,7 +124,7 @@ class LightEncoder(TextEncoder):
         """Returns the names and paths of the files that the embeddings depend on."""
         if self.file is None:
             return model_files(self.folder)
-        # All files beside it but other graphs: the names of its external weights stand in the file.
+        # All files next to it but other graphs: the names of its external weights stand in the file.
         beside = [self.file.parent / name for name in contents(self.file.parent)]
         used = [path for path in beside if path == self.file or path.suffix != self.file.suffix]
         used += [self.folder / name for name in ("config_sentence_transformers.json", "modules.json")]

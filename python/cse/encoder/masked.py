@@ -1,4 +1,4 @@
-"""A masked language model around the transformer of an encoder, and its head, which a folder stores beside it."""
+"""A masked language model around the transformer of an encoder, and its head, which a folder stores next to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MLM_HEAD = Path("mlm_head", "model.safetensors")  # next to the encoder
 def masked_language_model(encoder: Any) -> tuple[nn.Module, bool]:
     """Returns a masked language model with the transformer of an encoder that is trained, and whether its head is new.
 
-    The head is that of the checkpoint, else of the folder ``mlm_head`` next to its weights, else a new one.
+    The head is from the checkpoint, else from the folder ``mlm_head`` next to its weights, else a new one.
     """
     from transformers import AutoModelForMaskedLM
 

@@ -1,4 +1,4 @@
-"""The modules that an encoder consists of: those of sentence-transformers with the checks that it lacks, and ours."""
+"""The modules that an encoder consists of: sentence-transformers' with the checks that it lacks, and ours."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def check_layers(folder: Path, config: Any) -> None:
 def check_left_over(model: Any, names: Iterable[str]) -> None:
     """Raises ``InputError`` if weights that a model did not load, by name, are of layers after its last one.
 
-    Other weights may be left over: those of heads (``cls.``, ``lm_head.``, ``classifier.``) and of a pooler.
+    Other weights may be left over: weights of heads (``cls.``, ``lm_head.``, ``classifier.``) and of a pooler.
     """
     lists = {name: len(part) for name, part in model.named_modules() if isinstance(part, nn.ModuleList)}
     parts = {name: re.match(r"(.*?)\.(\d+)\.", name.removeprefix(f"{model.base_model_prefix}.")) for name in names}

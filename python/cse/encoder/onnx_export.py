@@ -129,7 +129,7 @@ class _Whole(nn.Module):
         module: Any
         for module in self.after:
             if length is not None and not getattr(module, "include_prompt", True):
-                features[PROMPT_LENGTH] = 1  # any number but 0; that of the input is used
+                features[PROMPT_LENGTH] = 1  # any number but 0; the input's is used
                 keep = lambda mask, _: mask * (mask.cumsum(1) > length).to(mask.dtype)  # noqa: E731
                 module._exclude_prompt_from_mask = keep
             features = module(features)

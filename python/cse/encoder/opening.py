@@ -13,7 +13,7 @@ from .light import LightEncoder, is_light
 def open_encoder(model: str | PathLike[str], *, pooler: str | None = None, **settings: Any) -> Any:
     """Returns a ``LightEncoder`` if the model is a static embedding or an ONNX file, else a ``cse.Encoder``.
 
-    The arguments are those of ``cse.Encoder``.
+    The arguments are as for ``cse.Encoder``.
     """
     if pooler is None and is_light(fspath(model)):
         with suppress(InputError):  # cse.Encoder loads other modules, or says what is wrong

@@ -19,7 +19,7 @@ OWN, PLACE = "default", "{text}"
 
 
 def find_prompt(prompt: str, prompts: Mapping[str, str], model: str) -> str:
-    """Returns the text of a prompt: that of a name, or the given text; a single word is taken as a name."""
+    """Returns the text of a prompt, by its name or as given; a single word is taken as a name."""
     if prompt in prompts:
         return prompts[prompt]
     if not re.fullmatch(r"[\w.-]+", prompt):
@@ -46,7 +46,7 @@ class TrainingPrompts:
     tokens: Mapping[str, int] = field(default_factory=dict)
     """Number of tokens of each prompt, by its text, including special tokens at the beginning; see ``counted``."""
     pooled: bool = True
-    """Whether the tokens of the prompts are pooled; those of a template always are."""
+    """Whether the tokens of the prompts are pooled; the tokens of a template always are."""
     template: int = 0
     """Number of tokens that a template adds to each text; the tokenizer of the encoder contains the template."""
     longest: int = 0
@@ -71,7 +71,7 @@ class TrainingPrompts:
         return self.document if column else self.anchor
 
     def limit(self, prompt: str, max_length: int) -> int:
-        """Returns the maximum number of tokens of a text: ``max_length`` and those of its prompt."""
+        """Returns the maximum number of tokens of a text: ``max_length`` and the tokens of its prompt."""
         extra = self.tokens.get(prompt, 0) + self.template
         return min(max_length + extra, self.longest) if extra else max_length
 

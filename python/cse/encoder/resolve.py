@@ -123,10 +123,10 @@ def family_in(settings: dict[str, Any]) -> str | None:
 
 
 def check_beside(file: Path, name: str) -> None:
-    """Raises ``InputError`` if weights that a file names are not a file beside it whose name says what it is."""
+    """Raises ``InputError`` if weights that a file names are not a file next to it whose name says what it is."""
     check_inside(file, name)
     if "/" in name or not name.endswith((".safetensors", ".safetensors.index.json", ".bin")):
-        raise InputError(f"{file} names the weights {shown(name)}, which are not a .safetensors or .bin file beside it")
+        raise InputError(f"{file} names the weights {shown(name)}, which are not a .safetensors or .bin file next to it")
 
 
 def base_of(path: Path) -> str | None:
@@ -135,7 +135,7 @@ def base_of(path: Path) -> str | None:
         return None
     settings = read_json(path / ADAPTER, Adapter)
     if settings.get("peft_type") == "XLORA":
-        raise InputError(f"{ADAPTER} is that of XLORA, a mixture of adapters, which cannot be merged into one model")
+        raise InputError(f"{ADAPTER} is of XLORA, a mixture of adapters, which cannot be merged into one model")
     base = settings["base_model_name_or_path"]
     try:
         inner = transformer_folder(find_folder(base))

@@ -53,7 +53,7 @@ class StaticExported:
     rows: int
     """Number of rows of the corpus to which the vectors were fitted."""
     cosine: float
-    """Mean cosine between the fitted embeddings of these rows and those of the encoder, minus the latter's mean."""
+    """Mean cosine between the fitted embeddings of these rows and the encoder's, minus the latter's mean."""
 
 
 def export_static(
@@ -65,7 +65,7 @@ def export_static(
     batch_size: int = 64,
     counting: Counting | None = None,
 ) -> StaticExported:
-    """Distils an encoder into a static encoder for texts like those of a corpus."""
+    """Distils an encoder into a static encoder for texts like a corpus."""
     check_static(output)
     from model2vec.persistence import save_pretrained
 
@@ -94,7 +94,7 @@ def export_static(
     config: Any = {"model_type": "model2vec", "architectures": ["StaticModel"], "tokenizer_name": name}
     config |= {"hidden_dim": vectors.shape[1], "apply_pca": vectors.shape[1], "sif_coefficient": SMOOTHING}
     config |= {"pooling": "mean", "normalize": True, "max_length": None, "seq_length": 1_000_000}
-    # No licence: that of the encoder is not known here, and model2vec would write its own.
+    # No licence: the encoder's is not known here, and model2vec would write its own.
     card: Any = {"base_model_name": name, "model_name": Path(output).name, "language": None, "license": None}
     with fresh_folder(Path(output)) as fresh:
         save_pretrained(fresh, vectors.astype(np.float16), tokenizer, config, **card)

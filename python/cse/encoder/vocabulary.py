@@ -31,7 +31,7 @@ class DividedWord:
     word: str
     count: int
     pieces: tuple[str, ...]
-    """Its pieces; of several forms (with and without a mark of the space before it), those of the most frequent one."""
+    """Its pieces; of several forms (with and without a mark of the space before it), only the pieces of the most frequent one."""
     saved: int
     """Number of tokens of the corpus that are saved if the word is a single token."""
 
@@ -109,7 +109,7 @@ class Readability:
 
     @property
     def good(self) -> bool:
-        """Whether the words are cut about as those of the texts on which the model was trained."""
+        """Whether the words are cut about as in the texts on which the model was trained."""
         return self.pieces <= MOST_PIECES and self.unknown <= MOST_UNKNOWN
 
     def warning(self, model: str) -> str:

@@ -219,7 +219,7 @@ class Sample:
     unit: str = "examples"
     """What an example is, in the plural, such as ``rows``."""
     measure: str = ""
-    """Name of the measure in a verdict; "": that of the task."""
+    """Name of the measure in a verdict; "": the name of the task."""
     classes: npt.NDArray[np.int64] | None = None
     """``(n,)`` the class of each example; the score is then the mean over the classes of their mean values, so that a
     frequent class does not count more than another. None: the mean of all values."""
@@ -238,7 +238,7 @@ class Report:
     samples: list[Sample] = field(default_factory=list)
     """Results on individual examples, one ``Sample`` per task; empty if there are none, as in ``geometry``."""
     beside: list[Sample] = field(default_factory=list)
-    """Results of what needs no encoder, to compare those of ``samples`` with."""
+    """Results of what needs no encoder, to compare ``samples`` with."""
     rankings: dict[str, dict[str, float]] = field(default_factory=dict)
     """Scores of the ranked documents by query and document, best first, in ``retrieval``."""
 

@@ -1,6 +1,6 @@
 """Evaluations that need no labels: the geometry of embeddings, and retrieval of one half of a sentence by the other.
 
-Alignment and uniformity are those of Wang and Isola (2020). The candidates for one half of a sentence are the other
+Alignment and uniformity are by Wang and Isola (2020). The candidates for one half of a sentence are the other
 halves of all sentences. Their mean reciprocal rank detects collapse; it cannot rank good encoders.
 """
 
@@ -85,7 +85,7 @@ def cosine_variance(vectors: npt.NDArray[np.floating]) -> float:
 
 
 class Geometry(Evaluation):
-    """Geometry of the embeddings of scored pairs; the alignment is that of the pairs with a gold score above 4."""
+    """Geometry of the embeddings of scored pairs; the alignment is of the pairs with a gold score above 4."""
 
     summary = (
         "alignment, uniformity, effective rank, mean and variance of cosines, beside those of random vectors, on "
@@ -141,7 +141,7 @@ def half_ranks(
     """Returns the rank, from 1, of each right half ``(n, D)`` for the other half, ``(n,)``, and of each left half."""
     scores = unit(left) @ unit(right).T
     own = np.diagonal(scores)
-    # The number of candidates whose cosine is at least that of the true half: n in a collapsed encoder.
+    # The number of candidates whose cosine is not below the true half's: n in a collapsed encoder.
     forward = at_least(scores, own[:, None]).sum(1)
     backward = at_least(scores, own).sum(0)
     # With NaN, the rank is the worst.

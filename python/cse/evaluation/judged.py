@@ -78,7 +78,7 @@ def read_judgements(path: str | PathLike[str]) -> dict[tuple[str, str], int]:
 def outcome(old: Rankings, new: Rankings, judgements: Judgements, depth: int) -> dict[str, Any]:
     """Compares two rankings of ``depth`` texts by the judgements of the queries whose pools are judged completely.
 
-    All judgements of a query count, including those of texts that only other rankings found: its ideal ranking is made
+    All judgements of a query count, even of texts that only other rankings found: its ideal ranking is made
     of them, and a query whose relevant texts neither ranking holds is compared, with a score of 0 for both.
     ``needed`` and ``needed_if_observed`` are the numbers of queries with a relevant text that find the difference
     ``TARGET``, or the observed one, with a probability of 80 %. ``comparison`` and what follows from it are None with

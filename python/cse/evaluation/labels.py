@@ -49,7 +49,7 @@ class LabelledTexts:
     texts: list[str]
     labels: npt.NDArray[np.int64]
     others: list[str] = field(default_factory=list)
-    """Texts from whose labels those of ``texts`` are predicted; if empty, from the other folds of ``texts``."""
+    """Texts from whose labels the labels of ``texts`` are predicted; if empty, from the other folds of ``texts``."""
     labels_of_others: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     notes: list[str] = field(default_factory=list)
     """Remarks on rows that do not judge."""
@@ -175,7 +175,7 @@ def samples_of(
     others: tuple[npt.NDArray[np.floating], Rows] | None = None,
 ) -> list[Sample]:
     """Returns the samples of a column of labels for the embeddings of its rows, ``(n, D)``, which are predicted from
-    those of the others ``(m, D)`` or, without them, from each other; a value is 100 or 0, or a mean over folds."""
+    the others' ``(m, D)`` or, without them, from each other; a value is 100 or 0, or a mean over folds."""
     points, known = unit(vectors), None if others is None else (unit(others[0]), others[1])
     found = {
         f"{column} of {NEIGHBOURS} nearest neighbours": neighbours(points, labels, known),
@@ -237,7 +237,7 @@ def choose_folds(corpus: Corpus, classes: Classes, count: int | None) -> tuple[l
 
 
 class CrossFitted(Evaluation):
-    """Labels of the texts of each fold, predicted from those of the other folds; for the encoders of a run, by the
+    """Labels of the texts of each fold, predicted from the labels of the other folds; for the encoders of a run, by the
     encoder that was trained without the fold."""
 
     def __init__(self, options: Any, data: list[Fold]) -> None:
@@ -283,7 +283,7 @@ def report_of(samples: list[Sample], beside: list[Sample], notes: list[str]) -> 
 
 class Labels(Evaluation):
     """Mean recall of labels by nearest neighbours, and by a logistic regression, on the distinct rows of a table, or on
-    ``LabelledTexts`` in memory; beside them, that of the most frequent label and of TF-IDF. The mean over the labels
+    ``LabelledTexts`` in memory; also of the most frequent label and of TF-IDF. The mean over the labels
     of the share of their rows that is found: the accuracy, if all labels have the same number of rows."""
 
     Options = LabelsOptions

@@ -1,6 +1,6 @@
 """What the suite ``retrieval`` evaluates: a model with hybrid ranking, BM25 alone, or a TREC run file.
 
-Documents are ranked by ``SearchIndex``, so that the scores are those of ``cse search`` with the same options. Rows of
+Documents are ranked by ``SearchIndex``, so that the scores are the same as in ``cse search`` with the same options. Rows of
 the index, and therefore documents of equal score, are in descending order of id, as in trec_eval.
 """
 

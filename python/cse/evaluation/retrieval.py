@@ -1,11 +1,11 @@
 """Retrieval: ranks a corpus for each query by cosine or dot product, and scores the rankings with relevance judgements.
 
 ``--data DIR`` holds files in the format of BEIR (``corpus.jsonl``, ``queries.jsonl``, ``qrels/test.tsv``) or of TREC
-collections (``corpus.tsv``, ``queries.tsv``, ``qrels.txt``). The metrics are those of trec_eval, with linear gains and
-rankings cut at 100 documents; those of equal score are ordered by descending id. As in BEIR, a title and a text are
+collections (``corpus.tsv``, ``queries.tsv``, ``qrels.txt``). The metrics are as in trec_eval, with linear gains and
+rankings cut at 100 documents; documents of equal score are ordered by descending id. As in BEIR, a title and a text are
 joined by a space, and if queries are documents themselves (ArguAna), their own document is left out of their ranking.
 
-An encoder with a method ``rank_documents``, such as those of ``ranking.py``, ranks the documents itself. For rankings
+An encoder with a method ``rank_documents``, such as in ``ranking.py``, ranks the documents itself. For rankings
 in TREC run files, ``--data`` may be the file of judgements.
 """
 
@@ -98,7 +98,7 @@ def rank_documents(
     passages: int | None = None,
 ) -> list[dict[str, float]]:
     """Returns the ``depth`` documents with the highest cosine or dot product for each query and these, best first. If
-    ``passages`` is given, the score of a document is that of its best passage of at most ``passages`` tokens (0: as
+    ``passages`` is given, the score of a document is the score of its best passage of at most ``passages`` tokens (0: as
     many as the model reads)."""
     cut = None
     if passages is not None:
@@ -115,7 +115,7 @@ def rank_documents(
 
     wanted = points(ask(list(queries.values()), progress=progress))
     lengths = np.linalg.norm(wanted, axis=1, keepdims=True)
-    # Documents of equal score must be in descending order of id, which is that of ``ids`` and of the numbers below.
+    # Documents of equal score must be in descending order of id, which is the order of ``ids`` and of the numbers below.
     ids = sorted(documents, reverse=True)
     scores, sizes = np.empty((len(queries), 0)), np.empty((len(queries), 0))
     numbers = np.empty((len(queries), 0), dtype=np.int64)

@@ -2,7 +2,7 @@
 
 The interval and the p-value of a difference come from one of four methods:
 
-- Examples, of which 20 or more change: a paired bootstrap. The percentile interval is widened to that of Student's t
+- Examples, of which 20 or more change: a paired bootstrap. The percentile interval is widened as for Student's t
   with as many degrees of freedom as examples change, minus 1, because it is too narrow for few of them (Hesterberg
   2015, section 5.3); or with fewer, if few large changes determine the mean (see ``effective``).
 - Examples, of which fewer than 20 change: the interval of Agresti and Min, and an exact test; see ``few_changes``.
@@ -172,7 +172,7 @@ def paired_difference(
 
 
 def weights_of(classes: Rows | None, n: int) -> Vector:
-    """Returns the weights of n examples with which the mean is that of the means of the classes, ``(n,)``."""
+    """Returns the weights of n examples with which the mean is the mean over the means of the classes, ``(n,)``."""
     if classes is None:
         return np.ones(n)
     _, place, counts = np.unique(classes, return_inverse=True, return_counts=True)
@@ -296,7 +296,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def compare(before: Sequence[Report], after: Sequence[Report], seeds: bool) -> list[dict[str, Any]]:
     """Compares two sides, each with one report of the same evaluation per checkpoint, over seeds or over examples. The
-    records are those of ``cse.Comparison``, without ``p_holm`` and ``verdict``, which ``adjust`` adds, and with a
+    records are as in ``cse.Comparison``, without ``p_holm`` and ``verdict``, which ``adjust`` adds, and with a
     remark ``note`` if there are few units (seeds, examples or clusters of sentences)."""
     records: list[dict[str, Any]] = []
     if not before[0].samples:

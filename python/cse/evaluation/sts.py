@@ -133,7 +133,7 @@ def clean_development(folder: str | Path) -> dict[str, Pairs]:
 
 
 def read_dev(names: Sequence[str], data: str | None) -> dict[str, Pairs]:
-    """Returns development sets by name: files of scored pairs, and for ``clean`` those of the folder ``data``."""
+    """Returns development sets by name: files of scored pairs, and for ``clean`` the sets of the folder ``data``."""
     sets: dict[str, Pairs] = {}
     for name in names:
         if name != CLEAN or Path(name).exists():
@@ -151,7 +151,7 @@ def score_pairs(model: Encodes, pairs: Pairs, progress: Progress | None = None) 
 
 
 def score_vectors(pairs: Pairs, left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> PairScore:
-    """Scores the embeddings of sentence pairs, ``(n, D)`` for each side; the uniformity is that of distinct sentences.
+    """Scores the embeddings of sentence pairs, ``(n, D)`` for each side; the uniformity is of distinct sentences.
     The correlation is NaN if all cosines are equal; alignment is NaN if no pair has a gold score above 4."""
     from scipy.stats import spearmanr
 

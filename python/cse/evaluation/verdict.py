@@ -1,7 +1,7 @@
 """The verdict on an encoder after training, or on another encoder: one word, from the values of single examples.
 
-The word is that of the first measure; but if that is not worse and a further measure is, the word is ``mixed``. The
-word of a measure is that of ``significance.word``, with p-values adjusted over the measures.
+The first measure decides the word; but if it is not worse and a further measure is, the word is ``mixed``. The
+word of a measure is given by ``significance.word``, with p-values adjusted over the measures.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def conclude(
     notes: Sequence[str] = (),
     beside: Mapping[str, float] | None = None,
 ) -> Verdict:
-    """Returns the verdict from the records of ``significance.adjust``; ``units`` are those of its samples."""
+    """Returns the verdict from the records of ``significance.adjust``; ``units`` are the units of its samples."""
     measures = [_worded({**record, "unit": unit}) for record, unit in zip(records, units, strict=True)]
     notes = [*(f"{record['task']}: {record['note']}" for record in measures if "note" in record), *notes]
     main, *others = measures

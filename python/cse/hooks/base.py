@@ -51,9 +51,9 @@ class FeatureMethod(Method, ABC):
     changes: ClassVar[frozenset[Role]] = frozenset(("anchor", "positive", "negative"))
     """Roles of the views that the method changes or adds. If no loss term reads them, the run is refused."""
     other_space: ClassVar[bool] = False
-    """Whether the method maps the embeddings to another space, whose dimensions are not those of the saved ones."""
+    """Whether the method maps the embeddings to another space, whose dimensions are not the saved ones."""
     encodes: ClassVar[bool] = False
-    """Whether the method adds embeddings of an encoder. Beside it, another method with ``other_space`` is refused."""
+    """Whether the method adds embeddings of an encoder. Another method with ``other_space`` is then refused."""
 
     @abstractmethod
     def forward(self, views: Views, step: BatchStep) -> Views:

@@ -22,7 +22,7 @@ CONTRASTIVE_LOSSES: dict[str, dict[str, Any]] = {
     "focal": {"logits": "focal"},
     "mixed": {"logits": "cosine", "mixed_negatives": True},
 }
-"""Options of the term ``contrastive`` for each contrastive loss: those of SimCSE, Focal-InfoNCE and MixCSE."""
+"""Options of the term ``contrastive`` for each contrastive loss (SimCSE, Focal-InfoNCE, MixCSE)."""
 
 LOSS_TERMS: Registry[type[LossTerm]] = Registry(
     "loss term",

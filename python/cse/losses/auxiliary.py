@@ -81,7 +81,7 @@ def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Te
 
 
 class KeepSimilarities(BatchTerm):
-    """``weight`` times the divergence of the encoder's similarities in a batch from those of the base model.
+    """``weight`` times the divergence of the encoder's similarities in a batch from the base model's.
 
     The divergence is the mean of two values of ``similarity_divergence``, one for the anchors and one for the
     positives; rows that a label teaches are left out. The base model is the encoder before training, without dropout

@@ -46,7 +46,7 @@ class LossTerm(WithOptions, nn.Module, ABC):
     is_loss: ClassVar[bool] = False
     """Whether the term is used as the loss (``--loss``); ``cse methods --combinations`` then lists it."""
     encodes: ClassVar[bool] = False
-    """Whether the term compares the views with further embeddings of an encoder. Beside it, a feature method that maps
+    """Whether the term compares the views with further embeddings of an encoder. A feature method that maps
     the views to another space is refused."""
     recordable: ClassVar[bool] = False
     """Whether Python does the same in every step, so that ``--graphs`` can record a step and replay it: only tensors

@@ -140,7 +140,7 @@ def cosine_panels(run: StoredRun) -> list[Panel]:
     """Returns a panel of mean cosines by step."""
     caption = (
         "Mean cosine of the anchors of a batch with their positives and their negatives. Negatives are hard if their "
-        "cosine is close to that of the positives. Negatives with far lower cosines contribute little to the "
+        "cosine is close to the positives'. Negatives with far lower cosines contribute little to the "
         "gradient." + _means(run)
     )
     return _by_step("Cosines during training", caption, run.steps, COSINES, "mean cosine to the anchor")
@@ -162,7 +162,7 @@ def trainings_panel(runs: Sequence[StoredRun]) -> Panel:
     for run, texts in zip(runs, measured, strict=True):
         if texts != measured[0]:
             raise InputError(
-                f"{run.folder}: its alignment was measured on other texts than that of {runs[0].folder}; name runs "
+                f"{run.folder}: its alignment was measured on other texts than in {runs[0].folder}; name runs "
                 "with the same --dev, or with the same corpus and seed"
             )
     paths = dict(zip(names, map(_places, runs), strict=True))
@@ -279,7 +279,7 @@ def focal_panels(run: StoredRun, margins: Sequence[float] = (0.0, 0.1, 0.2, 0.3,
     )
     weights_caption = (
         "The weight of a negative is the derivative of the loss by its cosine, here at the temperature "
-        f"{tau:g} and divided by that of a negative with the cosine 0.5: how much more hard negatives count than easy "
+        f"{tau:g} and divided by its value for a negative with the cosine 0.5: how much more hard negatives count than easy "
         "ones. Below -m/2 it is negative (not shown): the loss then pulls a negative closer."
     )
     return [
@@ -353,7 +353,7 @@ class Material:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of plots that apply to the run: all but that of Focal-InfoNCE, unless the run used it."""
+        """The kinds of plots that apply to the run: all, but Focal-InfoNCE's only if the run used it."""
         return [kind for kind in KINDS if kind != "focal" or self.run.config.get("loss") == "focal"]
 
     def panels(self, kind: str) -> list[Panel]:

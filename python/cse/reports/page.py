@@ -111,7 +111,7 @@ def report_page(material: Material) -> Page:
 
 
 def _changes(run: StoredRun) -> list[dict[str, Any]]:
-    """Returns the scores that both the evaluation before training and that of best/ have, as records."""
+    """Returns the scores that both the evaluation before training and of best/ have, as records."""
     before, best = run.evaluations[0] if run.evaluations else {}, run.best
     return [
         {"name": SCORES.get(name, name), "before": value, "after": best[name], "difference": best[name] - value}

@@ -81,7 +81,7 @@ class StoredRun:
 
     @property
     def best(self) -> dict[str, Any]:
-        """The evaluation of ``best/``; in an unfinished run, that of the highest Spearman score, or the last."""
+        """The evaluation of ``best/``; in an unfinished run, the one with the highest Spearman score, or the last."""
         if self.result is not None:
             return {**self.result["best"], "step": self.result["best_step"]}
         scored = [record for record in self.evaluations if record.get("spearman") is not None]

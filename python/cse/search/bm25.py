@@ -1,7 +1,7 @@
 """BM25 search with the library bm25s (extra ``cse[search]``), and the terms into which it splits texts.
 
 Terms are the words of a language, stemmed and without its stop words; parts of identifiers; or word pieces. Stemming
-follows Snowball (the library PyStemmer), and the lists of stop words are those of bm25s; for English, the list of
+follows Snowball (the library PyStemmer), and the lists of stop words are from bm25s; for English, the list of
 ``cse.data.words`` is used. Chinese and Japanese characters, which have no spaces between words, become pairs of
 adjacent characters (Nie, Gao, Zhang and Zhou 2000). Texts and queries are normalised to Unicode NFKC.
 """
@@ -138,7 +138,7 @@ def looks_like_code(texts: Iterable[str]) -> bool:
 def terms_for(
     texts: Sequence[str], language: str = "auto", stop_words: str = "language", tokenizer: str = "auto"
 ) -> Terms:
-    """Returns the terms for some texts: ``auto`` is found from them, and ``language`` means that of the texts."""
+    """Returns the terms for some texts: ``auto`` is found from them, and ``language`` means the language of the texts."""
     sample = texts[:: max(1, len(texts) // SAMPLE)][:SAMPLE]
     if language == "auto":
         language = guess_language(sample)

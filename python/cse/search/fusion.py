@@ -33,7 +33,7 @@ Language = Annotated[
 ]
 StopWords = Annotated[
     Literal["language", "english", "none"],
-    Opt("Words that BM25 leaves out.", default="those of the language", needs="hybrid"),
+    Opt("Words that BM25 leaves out.", default="the stop words of the language", needs="hybrid"),
 ]
 Bm25Tokenizer = Annotated[
     Literal["auto", "unicode", "code", "wordpieces"],

@@ -58,7 +58,7 @@ QUERIES, PIECE, PAIRS, LONG_SAMPLE = 512, 8192, 1024, 50
 class Hit:
     """A row that was found.
 
-    ``row`` counts from 0, ``id`` is the row number if the index has no ids, and ``text`` is that of the best passage if
+    ``row`` counts from 0, ``id`` is the row number if the index has no ids, and ``text`` is the best passage if
     rows are cut into passages. ``score`` is the cosine (or dot product, if the model uses it) with the query; with
     ``hybrid``, the logarithm of a pooled probability.
     """

@@ -42,7 +42,7 @@ class Pool:
         self._mean, spread = (float(f"{value:.4e}") for value in (dense.mean(), dense.std()))
         self._scale = DENSE / spread if spread > TIE * size else 0.0  # or all are the same
         self.sizes = 1 + self._scale * size
-        """Size of the final scores; the 1 is that of BM25, which is computed in float32 too."""
+        """Size of the final scores; the 1 is for BM25, which is computed in float32 too."""
         self._level = float(f"{log_sum(self._scale * (dense - self._mean)):.4e}")
 
     def __call__(self, dense: Doubles, at: Any = slice(None)) -> Doubles:

@@ -107,7 +107,7 @@ class Rows:
 
 
 def checksum(data: mmap.mmap) -> tuple[int, bytes]:
-    """Returns where the checksum of a file is stored, in eight digits, and what it must be: that of all other bytes."""
+    """Returns where the checksum of a file is stored, in eight digits, and what it must be: the checksum of all other bytes."""
     at, view = data.rfind(CHECK) + len(CHECK), memoryview(data)
     parts = [view[start : min(start + CHECKED, at)] for start in range(0, at, CHECKED)]
     with ThreadPoolExecutor(2) as threads:

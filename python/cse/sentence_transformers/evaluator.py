@@ -62,7 +62,7 @@ class HalvesEvaluator(SentenceEvaluator):
     def __call__(
         self, model: Any, output_path: str | None = None, epoch: int = -1, steps: int = -1
     ) -> dict[str, float]:
-        """Returns the metrics of a ``SentenceTransformer``; the arguments are those of ``SentenceEvaluator``."""
+        """Returns the metrics of a ``SentenceTransformer``; the arguments are as for ``SentenceEvaluator``."""
         encoder = Adapted(model, batch_size=self.batch_size, show_progress_bar=False)
         scores = score_halves(encoder, self.sentences).to_dict()
         if output_path is not None and self.write_csv:

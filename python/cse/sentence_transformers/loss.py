@@ -28,7 +28,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
 
     The inputs are the same as for ``MultipleNegativesRankingLoss``: the columns anchor, positive and any number of
     negatives, without labels. With the defaults, and without equal texts in a batch, both losses have the same values.
-    The formulas are those of ``cse.losses.contrastive.contrastive_loss``, in float32 whatever the trainer's precision.
+    The formulas are in ``cse.losses.contrastive.contrastive_loss``, computed in float32 whatever the trainer's precision.
 
     With ``mixed="paper"``, the positive of each anchor is mixed with a random partner from the batch. If
     ``NegativesCollator`` makes the batches, the random number that selects the partner is a function of ``seed``, row
@@ -53,7 +53,7 @@ class InfoNCELoss(CachedLossMixin, nn.Module):
             ``MultipleNegativesRankingLoss``.
         seed: Seed for the random partners with which mixed negatives are made.
         gather_across_devices: With several processes, compute the loss over the rows of all of them. The gradients
-            equal those of one process with the whole batch. All processes need the same number of rows in each batch
+            are the same as in one process with the whole batch. All processes need the same number of rows in each batch
             (``dataloader_drop_last=True``).
         cached: Encode mini-batches of ``mini_batch_size`` texts, first without and then with gradients (GradCache), as
             in ``CachedMultipleNegativesRankingLoss``. The gradients stay the same, and only the memory for embeddings

@@ -141,7 +141,7 @@ class NegativesCollator(SentenceTransformerDataCollator):
     """Makes the batches of the trainer, with synthetic hard negatives that are redrawn in every epoch.
 
     The dataset needs a column of row numbers (``number_rows``), which is removed before the texts are tokenized. The
-    negatives equal those of ``add_negatives(..., row_column=row_column, epoch=epoch)``, and are the last columns.
+    negatives are the same as from ``add_negatives(..., row_column=row_column, epoch=epoch)``, and are the last columns.
     ``InfoNCELoss`` gets the row numbers and the epoch for its mixed negatives. Batches without the column of row
     numbers, such as evaluation batches, get no negatives.
 
@@ -160,8 +160,8 @@ class NegativesCollator(SentenceTransformerDataCollator):
         copies: Number of negatives of each text.
         name: See ``add_negatives``.
         row_column: Column of row numbers.
-        prompts: As in ``SentenceTransformerDataCollator``. Default: those of the training arguments.
-        router_mapping: As in ``SentenceTransformerDataCollator``. Default: that of the training arguments.
+        prompts: As in ``SentenceTransformerDataCollator``. Default: from the training arguments.
+        router_mapping: As in ``SentenceTransformerDataCollator``. Default: from the training arguments.
         **drawing: See ``DrawOptions``, except ``copy`` and ``epoch``.
 
     Raises:

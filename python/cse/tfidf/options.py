@@ -99,7 +99,7 @@ class DrawOptions(TypedDict, total=False):
 
     ``beta`` is the mean replacement probability before clipping at 1. ``radius`` is the largest difference in TF-IDF
     rank, as a number or a percentage (``"5%"``). ``surface`` is ``keep`` (only replaced words change) or ``plain``
-    (lower-cased terms joined by spaces, as published). ``copy`` is the number of a negative among those of its row.
+    (lower-cased terms joined by spaces, as published). ``copy`` is the number of a negative of its row.
     With ``replace_which`` and ``replace_with`` ``random`` (UNA, Table 2), a text may stay unchanged.
     """
 

@@ -67,7 +67,7 @@ class Pieces:
     def check_same(self, other: Pieces, name: str, model: str) -> None:
         if self.hash != other.hash:
             raise InputError(
-                f"{name}: the index has the pieces of another tokenizer than that of {model}; build an index with "
+                f"{name}: the index has the pieces of another tokenizer than {model}; build an index with "
                 f"cse build-tfidf CORPUS --tokenizer wordpieces --model {model}"
             )
 

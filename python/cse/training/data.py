@@ -106,7 +106,7 @@ class TrainingData:
         return [PairSearch(NoOptions(), (anchors, positives))] if len(rows) >= FEWEST else []
 
     def fingerprints(self, index: str | None, others: dict[str, str]) -> dict[str, Any]:
-        """Returns what ``check_same`` compares in a resumed run; ``others`` are those of ``Context.depends_on``."""
+        """Returns what ``check_same`` compares in a resumed run; ``others`` are from ``Context.depends_on``."""
         files = [[file.xxh3, file.rows, file.column] for corpus in self.columns for file in corpus.files]
         return {
             "corpus": files,
@@ -213,7 +213,7 @@ def open_data(
 
         if texts is not None and labels is None:
             raise InputError(
-                f"labels: those of --labels {evaluation.labels} are missing; pass labels=[...] beside texts"
+                f"labels: --labels {evaluation.labels} was given without labels of the texts; pass labels=[...] with texts"
             )
         flag = f"--labels {evaluation.labels}"
         if labels is None:

@@ -1,4 +1,4 @@
-"""Encoders that learn from all labels but those of a fold, by which the encoder that learns from all is judged.
+"""Encoders that learn from all labels but a fold's, by which the encoder that learns from all is judged.
 
 An encoder that was trained on labels cannot be judged by them. With few labels, none are held out (``CrossFitted``):
 for each fold, a run in the folder ``folds`` of the run trains an encoder without the rows of the fold, with the same

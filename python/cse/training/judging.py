@@ -67,7 +67,7 @@ class Judge:
         return [[sample.task, sample.unit] for sample in self.before], arrays
 
     def restore(self, names: list[list[str]], arrays: Mapping[str, npt.NDArray[np.float64]]) -> None:
-        """Restores what ``state`` returned; gold scores and sentences are those of the samples of best/."""
+        """Restores what ``state`` returned; gold scores and sentences are from the samples of best/."""
         self.before = [Sample(task, arrays[f"before.{i}"], unit=unit) for i, (task, unit) in enumerate(names)]
 
     def verdict(self, selector: Selector, best: Encodes | None, by_fold: ByFold | None = None) -> Verdict:

@@ -296,7 +296,7 @@ class Trainer:
             )
         if not state.step:
             model = run.settings.model.model
-            remedy = fault or f"the weights are still those of {model}; use another model or --temperature"
+            remedy = fault or f"the weights are still the same as in {model}; use another model or --temperature"
         elif wrecked:
             text += f"the weights of step {state.step} give embeddings that are not finite, and are not saved; "
         else:

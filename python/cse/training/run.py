@@ -42,7 +42,7 @@ class Run:
     data: dict[str, Any]
     """Fingerprints of the corpus, the index and the files of methods; a resumed run must have the same ones."""
     index: RunIndex  # the TF-IDF index, if a method uses one
-    base: BaseWeights = field(init=False)  # the weights before training, if those of the encoder are averaged with them
+    base: BaseWeights = field(init=False)  # the weights before training, if the encoder's are averaged with them
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -91,7 +91,7 @@ class RunResult:
     """Whether best/ is better than the encoder before training; see ``cse.evaluation.verdict.Verdict``."""
     neighbours: list[dict[str, str]]
     """At most three held-out sentences whose nearest neighbour changed, with the neighbours before and after training;
-    the latter are those of the encoder in best/."""
+    the latter are of the encoder in best/."""
     sts: dict[str, float]
     """Spearman's correlation x 100 of best/ by STS task; empty without ``config.data``."""
 

@@ -68,7 +68,7 @@ def prepare(
 ) -> Run:
     """Builds the parts of a run in order: data, encoder, batches, objective, optimiser, evaluation and folder.
 
-    ``world`` are the ranks (default: one), ``folder`` is that of the run if it is resumed, ``progress`` is called while
+    ``world`` are the ranks (default: one), ``folder`` is the run's if it is resumed, ``progress`` is called while
     a large corpus is read, and ``texts`` are sentences in memory that are used instead of a corpus, with their
     ``labels``, "" for none. For ``left_out`` see ``open_data``.
     """
@@ -102,7 +102,7 @@ def prepare(
     create = partial(create_method, settings.options, context)
     positive, negatives = text_methods(settings.methods, create)
     used: dict[str, TextMethod] = {settings.methods.positive: positive, **negatives}
-    methods = dict(used)  # as far as examples of them are shown
+    methods = dict(used)  # only those with examples
     if learn:
         taught = create(AUGMENTATIONS, LABELS_POSITIVE)
         taught.rest, positive = positive, taught

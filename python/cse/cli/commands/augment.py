@@ -176,7 +176,7 @@ def bench_command(
     """Measure how many hard negatives a minute cse augment makes, compared with a plain Python loop and nlpaug.
 
     The loop does the same on the first 2,000 rows, with one thread. Before anything is timed, its probabilities and
-    replacements are compared with those of cse on 200 rows. nlpaug (TfIdfAug, 200 rows, one run) is included if it is
+    replacements are compared with cse's on 200 rows. nlpaug (TfIdfAug, 200 rows, one run) is included if it is
     installed. Rates are medians of --repeat runs, with the lowest and the highest.
     """
     printing.check_output()

@@ -234,9 +234,9 @@ def compare_command(
     """Compare the first of MODELS with each of the others, on the suites of cse eval.
 
     Except in the suite geometry, each difference has a 95 % confidence interval over examples. If 20 or more examples
-    change, it is that of a bootstrap; pairs that share a sentence are resampled together, and ranks are recomputed for
+    change, it is from a bootstrap; pairs that share a sentence are resampled together, and ranks are recomputed for
     each resample. If fewer change, it is the interval of Agresti and Min (2005); with fewer than 20 examples or groups
-    of pairs, it may be that of a t-test. p-values are adjusted for the number of tasks by Holm's method. B is better or
+    of pairs, it may be from a t-test. p-values are adjusted for the number of tasks by Holm's method. B is better or
     worse if the interval excludes 0 and the adjusted p-value is below 0.05.
 
     Without --seeds, checkpoints are compared, not methods: a difference may be due to the training seed alone. With
@@ -244,7 +244,7 @@ def compare_command(
     same order, for every method. Methods are then compared by a paired t-test over seeds.
 
     In the suite retrieval, MODELS may be bm25, which ranks by words alone, or run:FILE, a TREC run file. With --hybrid,
-    all others rank as cse search --hybrid does. To compare rankings with and without it, write those of one of them to
+    all others rank as cse search --hybrid does. To compare rankings with and without it, write one of them to
     a file: cse eval MODEL --suite retrieval --data DIR --hybrid --run hybrid.run; then compare MODEL with
     run:hybrid.run.
 

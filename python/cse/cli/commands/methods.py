@@ -96,7 +96,7 @@ def own(table: Registry[Any], name: str) -> dict[str, str]:
 
 
 def list_methods(as_json: bool) -> None:
-    """Prints the methods by kind, importing only those of --import; docs/reference.py makes the table of summaries."""
+    """Prints the methods by kind, importing only the files of --import; docs/reference.py makes the table of summaries."""
     stored = json.loads((files("cse") / "resources" / "methods.json").read_text(encoding="utf8"))
     listed = [
         {"name": name, "kind": table.kind, **(stored.get(table.kind, {}).get(name) or own(table, name))}

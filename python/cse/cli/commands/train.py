@@ -67,7 +67,7 @@ def _option(option: Option, name: str, text: str, heading: str, key: str) -> cli
 def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
     settings = {name: value for name, value in values.items() if value is not None and value != ()}
     given = flat(settings)
-    # --mlm-weight and --dims name their terms, which are added, like those of --loss-term.
+    # --mlm-weight and --dims name their terms, which are added, as by --loss-term.
     terms = tuple(dict.fromkeys((*given.pop("more_loss_terms", ()), *given.pop("loss_terms", ()))))
     if NO_TERMS in terms:
         return {**given, "loss_terms": tuple(name for name in terms if name != NO_TERMS)}

@@ -34,7 +34,7 @@ class _Cast(torch.autograd.Function):
 class CastTogether:
     """Hooks by which the linear layers of a transformer use bf16 copies of their weights, made together for each pass.
 
-    The values are those of autocast, which casts each weight separately. Layers of peft stay as they are.
+    The values are the same as with autocast, which casts each weight separately. Layers of peft stay as they are.
     """
 
     def __init__(self, backbone: nn.Module) -> None:

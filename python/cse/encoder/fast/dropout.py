@@ -63,7 +63,7 @@ def attention(
     """Computes attention with fast dropout of the probabilities, as transformers calls it.
 
     Maps ``(B, H, T, d)`` to ``(B, T, H, d)``; the mask is ``(B, 1, T, T)``. Rows that are packed as ``layout`` have
-    B = 1. Without dropout, with causal attention and with fewer key heads, that of transformers is called.
+    B = 1. Without dropout, with causal attention and with fewer key heads, transformers' function is called.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

@@ -81,7 +81,7 @@ class Layout:
         return values.flatten()[self.places][None]
 
     def unpack(self, hidden: Tensor) -> Tensor:
-        """Returns packed vectors ``(1, N, D)`` by row, ``(B, T, D)``; those of padding are 0."""
+        """Returns packed vectors ``(1, N, D)`` by row, ``(B, T, D)``; padding is 0."""
         rows, columns = self.shape
         padded: Tensor = _Pad.apply(hidden[0], self.places, rows * columns)  # type: ignore[no-untyped-call]
         return padded.view(rows, columns, -1)
@@ -95,7 +95,7 @@ class Layout:
     ) -> Tensor:
         """Applies attention to each group: maps queries, keys and values, ``(1, H, N, d)``, to ``(1, N, H, d)``.
 
-        ``attention`` maps those of a group, ``(R, H, T, d)``, and its padding (see ``Group``) to ``(R, H, T, d)``.
+        ``attention`` maps the vectors of a group, ``(R, H, T, d)``, and its padding (see ``Group``) to ``(R, H, T, d)``.
         """
         heads, size = query.shape[1], query.shape[3]
         sizes = [group.tokens for group in self.groups]
@@ -123,7 +123,7 @@ def _group(lengths: Tensor) -> Group:
 def encode_packed(backbone: Any, inputs: Mapping[str, Tensor], *, layers: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Encodes rows, ``(B, T)`` for each name of ``INPUTS``, as one sequence without padding.
 
-    Returns the last hidden states ``(B, T, D)``, 0 for padding, and those of all layers (none without ``layers``).
+    Returns the last hidden states ``(B, T, D)``, 0 for padding, and the states of all layers (none without ``layers``).
     """
     ids = inputs["input_ids"]
     positions = inputs.get("position_ids")
@@ -148,7 +148,7 @@ def is_hooked(backbone: torch.nn.Module) -> bool:
 
 
 def is_packable(inputs: Mapping[str, Tensor]) -> bool:
-    """Returns whether inputs can be packed: those of ``INPUTS``, of one shape, on the CPU, with at least one token."""
+    """Returns whether inputs can be packed: only ``INPUTS``, of one shape, on the CPU, with at least one token."""
     mask = inputs.get("attention_mask")
     if mask is None or not inputs.keys() <= INPUTS or mask.device.type != "cpu":
         return False

@@ -66,7 +66,7 @@ class Batch(Texts):
     """By block name: token ids, attention masks and so on of the n rows in ``part``, ``(n, T)`` each."""
     keys: dict[str, Tensor] = field(default_factory=dict)
     """By block name: token keys ``(n,)`` int64 of these rows; see ``cse.identity`` and ``cse.views.entry_keys``. If
-    anchors are cut from the sentences, also those of the sentences; and if rows have labels, the numbers of the
+    anchors are cut from the sentences, also the sentences'; and if rows have labels, the numbers of the
     classes. Empty if the run keeps duplicates."""
     repeats: bool = True  # whether a key may occur twice: False if this rank encodes all rows, and none does
     packed: Packed | None = None  # the tensors that a step reads, ready to be copied to the device

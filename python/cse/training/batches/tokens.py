@@ -1,4 +1,4 @@
-"""The token ids of a batch, and those of a corpus in memory-mapped files of the cache.
+"""The token ids of a batch, and of a corpus in memory-mapped files of the cache.
 
 Sentences that no augmentation changes are tokenized only once, instead of in every epoch and run. ``ids.u16`` or
 ``ids.u32`` holds the ids of all rows in one sequence, each row truncated at the maximum length. ``ends.u64`` holds, for
@@ -136,7 +136,7 @@ class Ids:
 
 
 class BatchTokens:
-    """The token ids of batches: those of texts that are encoded unchanged are ``stored``, by column number.
+    """The token ids of batches: texts that are encoded unchanged are ``stored``, by column number.
 
     ``max_length`` does not count a prompt.
     """
@@ -160,7 +160,7 @@ class BatchTokens:
     def of(self, batch: Texts, part: slice) -> tuple[Ids | None, dict[str, Ids]]:
         """Returns the token ids of the sentences, if edited ones are compared with them, and of each block by name.
 
-        They are those of all rows for blocks that are compared, and those of this rank, ``part``, for the others.
+        They cover all rows for blocks that are compared, and this rank's, ``part``, for the others.
         """
         rows, every = batch.rows, range(len(batch.rows))
         compared = any(block.edited for block in batch.blocks.values())
@@ -180,7 +180,7 @@ class BatchTokens:
         return original, found
 
     def _lists(self, block: Block, rows: npt.NDArray[np.int64]) -> Mapping[str, Sequence[Any]]:
-        """Returns the token lists of the texts of a block before its edit; the texts are those of ``rows``."""
+        """Returns the token lists of the texts of a block before its edit; the texts are from ``rows``."""
         if block.column is not None and block.column in self.stored:
             return self.stored[block.column].take(rows)
         prompt = self.prompts.of_column(block.column)

@@ -238,7 +238,7 @@ class Loss:
     more_loss_terms: Annotated[
         tuple[str, ...],
         Opt(
-            "Loss term in addition to those of the preset or of the recipe of the model; none removes these. See cse "
+            "Loss term in addition to the terms of the preset or the recipe; none removes these. See cse "
             "methods.",
             "NAME|none",
             flag="--loss-term",
@@ -295,7 +295,7 @@ class Optimisation:
             "Sentences whose activations are in memory at a time; allows large batches in little memory.", default="all"
         ),
     ] = None
-    """The gradients are those of the whole batch, at the cost of a second forward pass."""
+    """The gradients are of the whole batch, at the cost of a second forward pass."""
     precision: Precision = "auto"
     """``bf16`` is autocast; for ``auto`` see ``cse.encoder.device.pick_precision``. Weights, optimizer and loss are
     float32. A run stores the precision that ``auto`` selected, and keeps it when it is resumed."""

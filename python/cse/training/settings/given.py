@@ -1,6 +1,6 @@
 """What a person gave for a run: keyword arguments, flags or a configuration file, by flat name and as ``TrainConfig``.
 
-The flat name of a setting is its name, such as ``lr``, and that of an option of a method, ``una.beta``.
+The flat name of a setting is its name, such as ``lr``, and for an option of a method, ``una.beta``.
 """
 
 from __future__ import annotations

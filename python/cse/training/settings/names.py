@@ -115,7 +115,7 @@ class Settings(Data, Model, Methods, Loss, Optimisation, Evaluation, Output):
 
     @property
     def all_terms(self) -> tuple[str, ...]:
-        """The loss terms besides the loss, as far as they were given."""
+        """The loss terms besides the loss that were given."""
         return tuple(dict.fromkeys((*self.loss_terms, *self.more_loss_terms)))
 
     @property

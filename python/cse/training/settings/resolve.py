@@ -1,7 +1,7 @@
 """The settings of a run: what a person gave, completed by the preset and the defaults, in groups.
 
 In order of precedence: flags; the configuration file; the preset; the defaults implied by the loss and other methods;
-the pooling declared in the folder of the model; the defaults of the model family; those of all families. This module
+the pooling declared in the folder of the model; the defaults of the model family; the defaults of all families. This module
 does not import torch.
 """
 
@@ -132,7 +132,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     """Returns what was given, completed by the values of the preset and the default model."""
     given = config.values()
     preset = merge(preset_values(config.preset)) if config.preset else {}
-    if config.preset == "encoder":  # the family's defaults, of which those of the loss take precedence
+    if config.preset == "encoder":  # the family's defaults, of which the loss's take precedence
         preset = _derived(config, "encoder")
     # Values of the preset that do not apply: patience needs --dev, and eval_pooler belongs to the preset's pooler.
     conditions = {"positive": config.pairs, "patience": not config.dev, "eval_pooler": config.pooler}
@@ -147,7 +147,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
 
 
 def _derived(config: TrainConfig, family: str, own_pooler: str | None = None) -> dict[str, Any]:
-    """Returns the defaults of a model, by flat name: those that methods imply, and those of its family and loss."""
+    """Returns the defaults of a model, by flat name: as methods imply, and of its family and loss."""
     chosen, published = config.values(), is_published((config.given or config.values()).get("preset"))
     recipe = not (config.pairs or published)
     usual = defaults(family, chosen.get("loss"), recipe=recipe)

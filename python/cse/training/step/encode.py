@@ -85,7 +85,7 @@ class Inputs:
         return np.minimum(values, np.nextafter(np.float32(1), np.float32(0)))  # rounding to float32 may give 1
 
     def refill(self, batch: Batch) -> None:
-        """Replaces the tensors by those of another batch of the same shape, and draws its random numbers."""
+        """Replaces the tensors by another batch of the same shape, and draws its random numbers."""
         self.batch = batch
         self._memory.copy_((batch.packed or batch.pack()).memory, non_blocking=True)
         for draw, values in self.draws:

@@ -132,7 +132,7 @@ class RecordedStep:
             self._refuse(f"{others[0]} does not declare itself recordable")
 
     def __call__(self, batches: Sequence[Batch], rate: float) -> dict[str, Any]:
-        """Performs a step; the arguments and the result are those of ``training_step``."""
+        """Performs a step; the arguments and the result are as for ``training_step``."""
         if self.recorder is None:
             return training_step(self.state, batches, self.forward, rate, self.max_grad_norm, self.world)
         with self.recorder.running():

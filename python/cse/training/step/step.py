@@ -73,7 +73,7 @@ def propagate(
     share: float = 1.0,
     inputs: Inputs | None = None,
 ) -> dict[str, Tensor]:
-    """Adds ``share`` times the gradients of a batch to those of the parameters; returns the metrics of the batch."""
+    """Adds ``share`` times the gradients of a batch to the parameters'; returns the metrics of the batch."""
     inputs = inputs or Inputs(batch, forward.device, forward.seed)
     views = gathered_views(state, inputs, forward, world)
     step = batch_step(state, inputs, forward, world)
@@ -180,7 +180,7 @@ def batch_step(state: TrainState, inputs: Inputs, forward: Forward, world: World
 def skip_if_not_finite(optimizer: torch.optim.Optimizer, loss: Tensor, norm: Tensor) -> Tensor:
     """Makes all further steps of the optimizer do nothing once the loss or the norm of the gradient is not finite.
 
-    The error is raised when the metrics are read; until then, the weights stay those of the last finite step. Returns a
+    The error is raised when the metrics are read; until then, the weights stay as after the last finite step. Returns a
     scalar bool tensor, True if both are finite.
     """
     finite = torch.isfinite(loss) & torch.isfinite(norm)
