@@ -207,7 +207,7 @@ def test_judgements_may_have_other_white_space_and_empty_marks_and_need_valid_va
         ((*COMMAND[:4], "--queries", "blank.txt", "--pool", "p.csv"), "blank.txt: all 2 lines are blank"),
         ((*COMMAND[:4], "--queries", "blank.csv", "--pool", "p.csv"), "blank.csv: is a table"),
         ((*COMMAND, "--pool", "p.txt"), "--pool p.txt: the name must end in .csv or .jsonl"),
-        ((*COMMAND, "--judged", "corpus.txt"), "none of the files is a table"),
+        ((*COMMAND, "--judged", "corpus.txt"), "corpus.txt: is not a table"),
         ((*COMMAND, "--pool", "p.csv", "--data", "x"), "--pool cannot be combined with --data"),
         (COMMAND, "--queries has no effect without --pool or --judged"),
         (COMMAND[:3], "cse compare needs data"),

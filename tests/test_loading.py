@@ -55,7 +55,7 @@ CASES = {
     "shard in a folder": (
         "model.safetensors.index.json",
         {"weight_map": {"a": "onnx/a.safetensors"}},
-        "names the weights 'onnx/a.safetensors', which are not",
+        "names the weights 'onnx/a.safetensors', which are no ",
     ),
     "weights of another kind": (
         "config.json",

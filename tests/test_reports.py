@@ -329,7 +329,7 @@ def test_several_runs_are_drawn_as_paths_in_one_plot_if_they_were_measured_on_th
     for given, message in (
         ((run, copy), "with several runs, only --pictures DIR and --json apply"),
         ((run, copy, "--pictures", tmp_path, "--no-encode"), "only --pictures DIR and --json apply"),
-        ((run, dev_run, "--pictures", tmp_path / "none"), "was measured on other texts than that of"),
+        ((run, dev_run, "--pictures", tmp_path / "none"), "was measured on other texts than in"),
     ):
         assert message in str(command("report", *given).exception)
     write_log(copy, records[:1])

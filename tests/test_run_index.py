@@ -80,6 +80,6 @@ def test_texts_in_memory_and_anchors_of_pairs_have_an_index(short, sample_rows, 
 
 
 def test_a_large_corpus_needs_a_stored_index(short, monkeypatch):
-    monkeypatch.setattr(run_index, "MOST_ROWS", 50)
+    monkeypatch.setattr(run_index, "MOST_INDEXED", 50)
     with pytest.raises(InputError, match=r"--tfidf: 80 rows are more than the 50 .* cse build-tfidf CORPUS"):
         train(short)

@@ -60,7 +60,7 @@ NESTED = "[" * 200_000 + "]" * 200_000
     [
         ("t.csv", "text,b\na,b\n".encode("utf-16"), "is UTF-16LE, not UTF-8; convert it"),
         ("t.jsonl", '{"text": "a"}\n'.encode("utf-16"), "is UTF-16LE, not UTF-8; convert it"),
-        ("t.csv", b"text;b\na;b\n", "has no column 'text'; its columns are: text;b"),
+        ("t.csv", b"text;b\na;b\n", "its columns are separated by ';', not by a comma; save it with commas"),
         ("t.csv", b"PK\x03\x04rest", "is a spreadsheet or a zip archive"),
         ("t.xlsx", b"PK\x03\x04rest", "is a spreadsheet; save it as CSV"),
         ("t.csv.xz", b"\xfd7zXZ\x00", "is compressed with xz, which is not supported; decompress it"),
