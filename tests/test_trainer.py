@@ -88,7 +88,8 @@ def test_no_saved_model_contains_a_local_path(
     shutil.copytree(base.tfidf, folder / "tfidf")
     shutil.copy(scored_pairs, folder / "dev.tsv")
     (folder / "rows.txt").write_text("\n".join(sample_rows[:300]) + "\n")
-    (folder / "pairs.jsonl").write_text("".join(json.dumps({"anchor": t, "positive": t[10:]}) + "\n" for t in sample_rows[:300]))
+    pairs_of_rows = [json.dumps({"anchor": text, "positive": text[10:]}) for text in sample_rows[:300]]
+    (folder / "pairs.jsonl").write_text("".join(f"{line}\n" for line in pairs_of_rows))
     (folder / "methods.py").write_text("")
     monkeypatch.setitem(AUGMENTATIONS._loaded, "with-file", WithFile)
     monkeypatch.chdir(tmp_path)
