@@ -172,8 +172,8 @@ PLACES = [
     Place(
         "a search returns the text of the next row",
         "cse.search.index",
-        "scores[order].tolist(), self.texts(rows), spans, strict=True)",
-        "scores[order].tolist(), self.texts([(row + 1) % len(self) for row in rows]), spans, strict=True)",
+        "scores[order].tolist(), self.texts(at), spans, strict=True)",
+        "scores[order].tolist(), self.texts([(row + 1) % len(self) for row in at]), spans, strict=True)",
         "test_search.py::test_search_results_equal_brute_force",
     ),
     Place(
