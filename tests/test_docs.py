@@ -382,6 +382,13 @@ def test_the_table_of_pages_and_the_page_of_the_api_are_complete(build):
     assert public <= set(listed)
 
 
+def test_the_readme_names_the_extras_of_users():
+    (named,) = re.findall(r"^Extras: (.+?)\n\n", (ROOT / "README.md").read_text("utf8"), re.MULTILINE | re.DOTALL)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf8"))["project"]
+    extras = project["optional-dependencies"].keys() - {"test", "lint", "docs", "tools", "bench"}
+    assert set(re.findall(r"`([a-z][a-z-]*)`", named)) == extras
+
+
 def test_the_page_of_commands_has_the_help_of_every_command(build):
     page = importlib.import_module("reference").commands()
     names = cli.list_commands(cli.make_context("cse", [], resilient_parsing=True))

@@ -118,7 +118,7 @@ def results(
     """Calls a function for each item; yields the item and the result, or the ``InputError`` or ``OSError``.
 
     With ``ray``, the module as ``connected`` yields it, each call is a task of the cluster, which repeats the task of a
-    lost worker, and the order is that of their ends. Raises ``InputError`` if no node has so many CPUs and GPUs, for
+    lost worker, and the order is as they end. Raises ``InputError`` if no node has so many CPUs and GPUs, for
     which Ray would wait.
     """
     if ray is None:

@@ -86,7 +86,7 @@ def find_shards(
     known: Sequence[SourceFile],
     ray: Any,
 ) -> list[Shard]:
-    """Returns the shards of a corpus, whose rows are counted; ``ray`` is that of ``cse.cluster.results``.
+    """Returns the shards of a corpus, whose rows are counted; ``ray`` is as in ``cse.cluster.results``.
 
     Files ``known`` from an index are not counted, and need not exist here if a cluster reads them.
     """
@@ -161,7 +161,7 @@ def make_parts(
 ) -> Iterator[tuple[Shard, Record | Exception]]:
     """Makes parts in a folder; yields each shard with the record of its part, or the error.
 
-    ``ray`` is that of ``cse.cluster.results``.
+    ``ray`` is as in ``cse.cluster.results``.
     """
     folder = folder.absolute()
     if ray is None:

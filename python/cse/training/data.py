@@ -369,7 +369,7 @@ def open_index(
     settings: declared.Data, methods: declared.Methods, folder: Path | None, context: Context, in_memory: bool = False
 ) -> RunIndex:
     """Returns the TF-IDF index of a run, which is opened or built when a method first asks ``context`` for it;
-    ``folder`` is that of a run that is resumed, and ``in_memory`` whether its texts are."""
+    ``folder`` is the folder of a resumed run, and ``in_memory`` whether its texts are."""
     named = bool(settings.corpus or settings.pairs or in_memory)
     index = RunIndex(settings.tfidf, folder, named, {"min_df": methods.min_df, "max_terms": methods.max_terms}, context)
     context.open_index = index.open

@@ -42,7 +42,7 @@ def families() -> dict[str, dict[str, Any]]:
 
 
 def is_published(preset: str | None) -> bool:
-    """Returns whether a preset is the recipe of a paper, and not that of a model family."""
+    """Returns whether a preset is the recipe of a paper, and not of a model family."""
     return preset is not None and preset.partition("-")[0] not in families()
 
 

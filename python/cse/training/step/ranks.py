@@ -162,7 +162,7 @@ class _Gather(torch.autograd.Function):
 def connected(device: str) -> Iterator[World]:
     """Context manager that connects the ranks started by torchrun, if any, until the process ends.
 
-    One process can train several times. The backend is NCCL for CUDA, XCCL for Intel's GPUs and Gloo for the CPU.
+    One process can train several times. The backend is NCCL for CUDA and Gloo for the CPU.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
