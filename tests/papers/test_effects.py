@@ -222,6 +222,14 @@ def test_the_small_laboratory_compares_rows_with_the_standard_loss_at_their_temp
     cells = [(cell.row.name, cell.column, cell.seed) for cell in small.cells_of_rows(LAB, ["UNA", "focal"], range(2))]
     names = [("standard", "0.05"), ("standard", "0.07"), ("UNA", "0.05"), ("focal", "0.07")]
     assert cells == [(effects.BEFORE, None, None), *((*name, seed) for seed in range(2) for name in names)]
+    others = ["focal, m 0.1", "standard, nt-xent, EDA swap", "focal + SSCL", effects.BEFORE]
+    found = small.cells_of_rows(LAB, others, [0])
+    assert {cell.row.name: cell.column for cell in found if cell.row.name in others} == {
+        "focal, m 0.1": "0.07",
+        "standard, nt-xent, EDA swap": "0.05",
+        "focal + SSCL": "0.07",
+        effects.BEFORE: None,
+    }
     runs = [small_record(*name, seed, 50 + n) for n, name in enumerate(names) for seed in range(2)]
     head, rows = small.table(measured.Results(LAB, records(small_record(effects.BEFORE, None, None, 40), *runs)))
     assert not any("published" in name for name in head)

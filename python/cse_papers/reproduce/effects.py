@@ -69,6 +69,12 @@ class Laboratory:
         known = next(each for each in self.table.rows if each.name == row)
         return tuple(column for column in known.recipes if column is not None)
 
+    def own_tau(self, row: str) -> str:
+        """Returns the temperature of the paper of a row, which is that of its first system; or the first value of its
+        grid."""
+        names = [name for name in self.systems if row == name or row.startswith((f"{name}, ", f"{name} + "))]
+        return self.systems[max(names, key=len)]
+
     def same(self, column: str) -> str:
         """Returns the column of the first row that a column of another row is compared with."""
         return column if column in self.table.columns else self.systems[FIRST]

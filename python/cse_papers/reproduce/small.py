@@ -48,7 +48,7 @@ ROWS = (FIRST, "UNA", "focal")
 HALVES = "halves"
 TITLE = "Systems (small)"
 NOTE = (
-    f"small: runs of {STEPS} steps on the package's sample, judged by halves of {JUDGED:,} of its sentences. They show "
+    "small: runs of {steps} steps on the package's sample, judged by halves of {judged:,} of its sentences. They show "
     "whether a method trains and whether it harms; they do not order methods, and are not compared with published "
     "changes."
 )
@@ -98,7 +98,8 @@ def small_work(lab: Laboratory, selected: Sequence[str], place: Path, made: Path
 
 def cells_of_rows(lab: Laboratory, names: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
     """Returns the cells of rows at their own temperature, or of all values of their grid, and of the standard loss."""
-    columns = {name: (lab.systems[name],) if is_tau(lab.systems[name]) else lab.columns(name) for name in names}
+    taus = {name: lab.own_tau(name) for name in names if name != BEFORE}
+    columns = {name: (tau,) if is_tau(tau) else lab.columns(name) for name, tau in taus.items()}
     standard = [lab.same(column) for each in columns.values() for column in each]
     runs = [(FIRST, column) for column in standard]
     runs += [(name, column) for name, each in columns.items() for column in each]
@@ -131,7 +132,7 @@ def table(results: Results) -> Printed:
     return head, [row[: len(head)] for row in with_tests(rows)]
 
 
-def panel(results: Results) -> Panel:
+def panel(results: Results, note: str) -> Panel:
     """Returns a plot of the changes."""
     from cse.reports.style import COLOURS, Panel, labelled
 
@@ -146,7 +147,7 @@ def panel(results: Results) -> Panel:
         axes.invert_yaxis()
         labelled(axes, "small: change of the MRR of halves x 100", "")
 
-    return Panel(TITLE, NOTE, draw)
+    return Panel(TITLE, note, draw)
 
 
 def run_small(lab: Laboratory, work: Work, dry_run: bool, shown: Shown) -> None:
@@ -162,6 +163,7 @@ def run_small(lab: Laboratory, work: Work, dry_run: bool, shown: Shown) -> None:
     if dry_run:
         return
     head, rows = table(results)
-    found = {"small": True, "note": NOTE, "tables": {TITLE: {"columns": head, "rows": rows}}}
-    printing.result(found, shown.as_json, [f"### {TITLE}", "", *markdown(head, rows), "", NOTE])
-    shown.write({TITLE: (head, rows)}, lambda: [panel(results)])
+    note = NOTE.format(steps=work.inputs.max_steps, judged=JUDGED)
+    found = {"small": True, "note": note, "tables": {TITLE: {"columns": head, "rows": rows}}}
+    printing.result(found, shown.as_json, [f"### {TITLE}", "", *markdown(head, rows), "", note])
+    shown.write({TITLE: (head, rows)}, lambda: [panel(results, note)])
