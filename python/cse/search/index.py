@@ -35,6 +35,7 @@ from .fusion import Fusion
 from .pool import CODE, LEAST_READ, READABLE, UNREADABLE, Pool
 from .rows import (
     AGAIN,
+    BATCH,
     ENCODED,
     ROWS,
     Floats,
@@ -284,7 +285,9 @@ class SearchIndex:
         numbers = [number for number, text in enumerate(asked) if text.strip()]
         wanted = scaled(vectors, self._rows.settings)[numbers]
         if fusion is None:
-            parts = (wanted[start : start + QUERIES] for start in range(0, len(wanted), QUERIES))
+            # Fewer in the case of rows with many passages, whose batches are larger.
+            step = max(1, QUERIES * BATCH // max(BATCH, *map(len, self.vectors)))
+            parts = (wanted[start : start + step] for start in range(0, len(wanted), step))
             found = [hits for part in parts for hits in self._hits(part, *self._nearest(part, k), k)]
         else:
             words = self._words(fusion)

@@ -190,6 +190,10 @@ def open_data(
     Unless ``keep_duplicates`` is set, hard negatives that are texts of held-out rows are not used. ``labels`` has
     the label of each text, "" for none. With ``learn``, ``classes`` is also set. ``left_out`` are rows of a corpus that
     are not trained on, instead of the rows that judge by their labels.
+
+    Rows are held out in one of these ways: ``data.corpus.hold_out`` (the check for collapse, and pairs of ``--pairs``),
+    ``evaluation.labels.choose_labelled`` and ``choose_folds`` (by their labels). ``selection.halve`` divides
+    development sets.
     """
     reading: dict[str, Any] = {
         "encoding_errors": settings.encoding_errors,
