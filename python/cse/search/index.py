@@ -450,12 +450,7 @@ class SearchIndex:
 
 
 def encoded(
-    encoder: Encoder,
-    settings: dict[str, Any],
-    corpus: Corpus,
-    rows: Numbers,
-    batch_size: int,
-    progress: Progress,
+    encoder: Encoder, settings: dict[str, Any], corpus: Corpus, rows: Numbers, batch_size: int, progress: Progress
 ) -> pa.RecordBatch:
     """Encodes rows of a corpus, whole or in passages; returns their hashes and passages."""
     texts = corpus.take(rows)
