@@ -303,7 +303,8 @@ class SearchIndex:
         errors = (2 * self._error + WIDEST * TIE * self._longest) * np.linalg.norm(queries.astype(np.float64), axis=1)
 
         def below(products: Floats) -> Floats:
-            return np.nextafter((products - errors).astype(np.float32), np.float32(-np.inf))
+            limits: Floats = np.nextafter((products - errors).astype(np.float32), np.float32(-np.inf))
+            return limits
 
         limits = np.full(len(queries), -np.inf, dtype=np.float32)
         found: list[tuple[Numbers, Numbers, Floats]] = []

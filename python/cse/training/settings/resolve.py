@@ -175,7 +175,7 @@ def other_limit(values: Mapping[str, Any]) -> str | None:
     return {"epochs": "max_steps", "max_steps": "epochs"}[limits[0]] if len(limits) == 1 else None
 
 
-def recipe_reason(settings: Resolved, family: str) -> str:
+def recipe_reason(settings: Resolved, family: str | None) -> str:
     """Returns a text that says where the values that were not given come from, and why."""
     preset = settings.given.get("preset")
     if preset is not None and (preset, family) != ("encoder", "encoder"):
