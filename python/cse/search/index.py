@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 # Texts that are encoded, and then stored, together; queries that are searched for together; rows from which the first
 # limits of a search are found; pairs of vectors that are multiplied in float64 together; and texts whose tokens are
 # counted to see whether the model reads them.
-BLOCK, QUERIES, FIRST, PAIRS, LONG_SAMPLE = 4096, 512, 1024, 1024, 50
+BLOCK, QUERIES, FIRST, PAIRS, LONG_SAMPLE = 4096, 256, 1024, 1024, 50
 
 
 @dataclass(frozen=True)

@@ -44,8 +44,8 @@ VERSION, ROWS, ENCODED = 6, "rows.arrow", "encoded-*.arrow"
 # What precedes the checksum in the metadata, what stands in its place while it is computed, and bytes of a file that
 # are hashed together.
 CHECK, NO_CHECK, CHECKED = b'"checksum": "', "0" * 32, 1 << 20
-# About the number of vectors of a record batch, which are searched together, by up to 512 queries.
-BATCH = 1 << 14
+# About the number of vectors of a record batch, which are searched together, by up to 256 queries, in 8 MB of products.
+BATCH = 1 << 13
 
 
 class Rows:
