@@ -86,25 +86,25 @@ class Onnx(OtherEncoder):
 
     def __init__(self, what: str, device: str) -> None:
         super().__init__(what, device)
-        self.light = LightEncoder(f"onnx:{what}")
-        self.unit_length = self.light.unit_length
-        self.declared = {"prompts": self.light.prompts, "default_prompt_name": self.light.default_prompt_name}
-        self.declared |= {"truncate_dim": self.light.dims, "similarity_fn_name": self.light.similarity_name}
-        self.light.keep_dims(None)
+        self.base = LightEncoder(f"onnx:{what}")
+        self.unit_length = self.base.unit_length
+        self.declared = {"prompts": self.base.prompts, "default_prompt_name": self.base.default_prompt_name}
+        self.declared |= {"truncate_dim": self.base.dims, "similarity_fn_name": self.base.similarity_name}
+        self.base.keep_dims(None)
 
     @property
     def embedding_dim(self) -> int:
-        return self.light.embedding_dim
+        return self.base.embedding_dim
 
     def encode(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
         return self.encode_with("", texts)
 
     def encode_with(self, prompt: str, texts: Sequence[str]) -> npt.NDArray[np.float32]:
-        vectors: npt.NDArray[np.float32] = self.light.encode(texts, prompt=prompt, batch_size=max(len(texts), 1))
+        vectors: npt.NDArray[np.float32] = self.base.encode(texts, prompt=prompt, batch_size=max(len(texts), 1))
         return vectors
 
     def files(self) -> list[Path]:
-        return [path for _, path in self.light.files()]
+        return [path for _, path in self.base.files()]
 
 
 ENCODERS: Registry[type[OtherEncoder]] = Registry("encoder", "cse.encoders", {"onnx": "cse.encoder.other:Onnx"})
