@@ -10,9 +10,11 @@ import pytest
 
 import cse
 from cse import train
+from cse.cli import group
 from cse.data import readers
 from cse.data.classes import label_of, read_classes
 from cse.data.corpus import Corpus
+from cse.errors import EqualVectors
 from cse.evaluation import significance, verdict
 from cse.evaluation.labels import choose_labelled, samples_of
 from cse.training.setup import prepare
@@ -185,3 +187,13 @@ def test_equal_vectors_are_refused_by_eval_and_compare_and_a_run_says_worse(tabl
     result = train(config)
     assert (result.verdict["word"], result.verdict["why"]) == ("worse", "the vectors are all equal")
     assert (result.folder / "best").is_dir()
+
+
+@pytest.mark.parametrize(("error", "code"), [(EqualVectors, 1), (cse.InputError, 2)])
+def test_equal_vectors_are_no_wrong_input(error, code, monkeypatch, capsys):
+    def fail(**_):
+        raise error("flat: the vectors are equal")
+
+    monkeypatch.setattr(group.cli, "main", fail)
+    assert group._run([2]) == code
+    assert "Error: flat: the vectors are equal" in capsys.readouterr().err
