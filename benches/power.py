@@ -77,7 +77,7 @@ def main() -> None:
     for task, found in pooled.items():
         mean = float(np.mean([difference for difference, _ in found]))
         low, high = np.quantile(np.mean([draws for _, draws in found], axis=0), [0.025, 0.975])
-        allowed = low > -WITHIN and high < WITHIN
+        allowed = bool(low > -WITHIN and high < WITHIN)
         result["pooled"][task] = {"mean": mean, "low": float(low), "high": float(high), "all rows may judge": allowed}
         print(f"{task}: {mean:+.2f} [{low:+.2f}, {high:+.2f}]: {'all' if allowed else 'held-out'} rows judge")
     write_text(options.json, json.dumps(result, indent=1) + "\n")
