@@ -6,6 +6,9 @@ Each cell draws examples of two sides many times, as often without a difference 
 the words of ``cse.evaluation.significance``: flips of right and wrong rows, scores of queries, pairs that share
 sentences, and seeds. Size is the share of "better" and "worse", with its one-sided upper 95 % limit (Clopper and
 Pearson), which should be below 6.5 %; power is the share of the right word. Fewer than six examples have no word.
+
+If the size is 5 %, the limit of 1,000 trials exceeds 6.5 % by chance in some cells; repeat these with more trials, such
+as --only "of 30 queries" --trials 10000.
 """
 
 from __future__ import annotations
