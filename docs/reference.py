@@ -35,7 +35,8 @@ def commands() -> str:
         "",
         "The text of `cse COMMAND --help-all` for each command.",
         "",
-        "The exit code is 0 on success, 1 after an internal error or if training fails partway, 2 for invalid input,",
+        "The exit code is 0 on success, 1 after an internal error, if training fails partway, or if all vectors of an",
+        "encoder are equal, 2 for invalid input,",
         "an invalid flag or a file error, 130 if interrupted, 143 if terminated, and 129 if the terminal was closed.",
         "",
     ]

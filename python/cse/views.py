@@ -115,10 +115,10 @@ class Views:
     own_negatives: dict[str, Tensor] = field(default_factory=dict)
     """``(B, k, D)`` by name of the anchor view: k negatives for each anchor, compared only with this anchor."""
     compared: dict[str, Tensor] = field(default_factory=dict)
-    """``(B, D)`` by view name: embeddings that replace the view's in all cosines except of an anchor with
-    its own positive. A view without an entry is compared by its own embeddings."""
+    """``(B, D)`` by view name: embeddings that replace the view's in all cosines except the one of an
+    anchor with its own positive. A view without an entry is compared by its own embeddings."""
     keys: dict[str, Tensor] = field(default_factory=dict)
-    """``(R, k)`` int64 by view name, the keys of each row, its own text's first; see ``entry_keys`` and
+    """``(R, k)`` int64 by view name, the keys of each row, the key of its own text first; see ``entry_keys`` and
     ``equal_texts``. Empty if the run keeps duplicates."""
     taught: Tensor | None = None
     """``(B,)`` bool, True for the rows that a label teaches; None: no row has one."""
@@ -158,7 +158,7 @@ class Views:
             return torch.zeros(len(first), len(self.embeddings[other]), dtype=torch.bool, device=first.device)
         result = equal_texts(self.keys, [name for name in self.named("anchor") if name in self.keys], one, other)
         if self.taught is not None and TEXTS.fullmatch(one) and TEXTS.fullmatch(other):
-            result |= self.taught[:, None] != self.taught  # a row without a label may have any other row's
+            result |= self.taught[:, None] != self.taught  # a row without a label may be of any class
         return result
 
     def replace(self, **values: Any) -> Views:
@@ -180,8 +180,8 @@ class Views:
     def rows(self, part: slice) -> Views:
         """Returns a copy with only the rows ``part`` of each view.
 
-        The copy has no log-weights, no own negatives, no keys, and no views whose number of rows differs from
-        the batch.
+        The copy has no log-weights, no own negatives, no keys, and no views whose number of rows differs from the
+        number of rows of the batch.
         """
         batch = len(self.embeddings["anchor"])
         kept = {name: z[part] for name, z in self.embeddings.items() if len(z) == batch}

@@ -128,8 +128,9 @@ class Corpus:
 
 HELD_OUT_ROWS = 2000
 HELD_OUT_SHARE = 0.05
-HELD_OUT_OF_UNLABELLED = 0.25
 HELD_OUT_WORDS = 8
+HELD_OUT_OF_UNLABELLED = 0.25
+"""Most rows that are held out if labels teach, as a fraction of the rows without a label."""
 NOT_TRAINED_SHARE = 0.2
 """Most rows that are held out or left out because they are joined to a held-out row, as a fraction of the rows."""
 

@@ -142,13 +142,13 @@ def column_names(path: str, wanted: str | None = None) -> list[str]:
         if fault:
             raise InputError(f"{path}: {fault}")
         if has_header_line(path):
-            names = next(csv_records(path), (1, []))[1]
+            (_, names), (_, first) = (*islice(csv_records(path), 2), (1, []), (2, []))[:2]
             "".join(names).encode("utf8")
-            used = next((sign for sign in ";\t|" if len(names) == 1 and sign in names[0]), None)
-            if used and _kind(path) == ".csv":
-                sign = {"\t": "a tab"}.get(used, repr(used))
+            sign = next((sign for sign in ";\t|" if len(names) == 1 and sign in names[0]), None)
+            if _kind(path) == ".csv" and sign and sign in ",".join(first):
+                name = {"\t": "a tab"}.get(sign, repr(sign))
                 raise InputError(
-                    f"{path}: its columns are separated by {sign}, not by a comma; save it with commas, or as a .tsv "
+                    f"{path}: its columns are separated by {name}, not by a comma; save it with commas, or as a .tsv "
                     "file with tabs"
                 )
             return names

@@ -1,6 +1,6 @@
 """Evaluations that need no labels: the geometry of embeddings, and retrieval of one half of a sentence by the other.
 
-Alignment and uniformity are by Wang and Isola (2020). The candidates for one half of a sentence are the other
+Alignment and uniformity are as in Wang and Isola (2020). The candidates for one half of a sentence are the other
 halves of all sentences. Their mean reciprocal rank detects collapse; it cannot rank good encoders.
 """
 
@@ -85,7 +85,7 @@ def cosine_variance(vectors: npt.NDArray[np.floating]) -> float:
 
 
 class Geometry(Evaluation):
-    """Geometry of the embeddings of scored pairs; the alignment is of the pairs with a gold score above 4."""
+    """Geometry of the embeddings of scored pairs; the alignment is over the pairs with a gold score above 4."""
 
     summary = (
         "alignment, uniformity, effective rank, mean and variance of cosines, also for random vectors, on "

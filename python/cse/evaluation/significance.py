@@ -254,8 +254,8 @@ def sign_flips(changes: Vector) -> float:
 def summarise(observed: float, values: Vector, units: float = math.inf) -> Difference:
     """Returns the difference with the interval and two-sided p-value computed from its bootstrap values. A resample
     without a value (NaN, because all its gold scores or cosines are equal) counts in both tails. A bootstrap of few
-    ``units`` has too small a standard error, by the factor sqrt(1 - 1/units), and normal quantiles instead of
-    Student's t; both are corrected. With infinitely many, the interval is between the 2.5th and 97.5th percentiles."""
+    ``units`` has too small a standard error, by the factor sqrt(1 - 1/units), and normal quantiles, not Student's;
+    both are corrected. With infinitely many, the interval is between the 2.5th and 97.5th percentiles."""
     from scipy.stats import norm, t
 
     unknown = np.isnan(values)

@@ -151,7 +151,7 @@ def score_pairs(model: Encodes, pairs: Pairs, progress: Progress | None = None) 
 
 
 def score_vectors(pairs: Pairs, left: npt.NDArray[np.floating], right: npt.NDArray[np.floating]) -> PairScore:
-    """Scores the embeddings of sentence pairs, ``(n, D)`` for each side; the uniformity is of distinct sentences.
+    """Scores the embeddings of sentence pairs, ``(n, D)`` for each side; the uniformity is over distinct sentences.
     The correlation is NaN if all cosines are equal; alignment is NaN if no pair has a gold score above 4."""
     from scipy.stats import spearmanr
 

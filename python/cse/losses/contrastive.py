@@ -297,7 +297,7 @@ def similarity_summary(views: Mapping[str, Tensor], masks: Mapping[str, Tensor] 
     negatives of the anchor's row. ``cos_syn``: synthetic negatives of the anchor's row (a_i, n_i). ``syn_harder``:
     fraction of synthetic negatives that are closer to their anchor than every in-batch negative. Rows whose mask is
     False are left out, except from ``uniformity``. ``alignment`` (of anchors and positives) and ``uniformity`` (of all
-    anchors) are by Wang and Isola (2020).
+    anchors) are defined as in Wang and Isola (2020).
     """
     masks = masks or {}
     h = {name: normalize(z.float(), dim=-1) for name, z in views.items()}

@@ -91,7 +91,7 @@ class RunResult:
     """Whether best/ is better than the encoder before training; see ``cse.evaluation.verdict.Verdict``."""
     neighbours: list[dict[str, str]]
     """At most three held-out sentences whose nearest neighbour changed, with the neighbours before and after training;
-    the latter are of the encoder in best/."""
+    the latter by the encoder in best/."""
     sts: dict[str, float]
     """Spearman's correlation x 100 of best/ by STS task; empty without ``config.data``."""
 

@@ -75,7 +75,7 @@ class Selector:
 
     ``pairs`` are development sets by name, halves of the files if ``halved``; without them, the label-free score of the
     sentences ``held_out`` is used. Held-out sentences are encoded in ``precision``, and development sets in float32,
-    since their scores are compared with other programs. The embeddings of ``sample`` must be finite.
+    since their scores are compared with the scores of other programs. The embeddings of ``sample`` must be finite.
     """
 
     STORED = ("records", "best_step", "share", "collapsed", "misses")
@@ -121,7 +121,7 @@ class Selector:
 
     @property
     def halves(self) -> list[dict[str, Any]]:
-        """The label-free scores so far, without embeddings that were not finite."""
+        """The label-free scores so far, without the scores of embeddings that were not finite."""
         return [record for record in self.records if not math.isnan(record.get("mrr", math.nan))]
 
     @property

@@ -398,7 +398,10 @@ def compare_by_labels(
     advice = ""
     if not about["seeds"]:
         loading = {name: about[name] for name in ("pooler", "prompt", "device", "precision", "threads")}
-        costs = [choice.cost_of(opened(system, **loading), suite.texts.texts) for (system,) in sides]
+        with progress_of("measuring the speed", "models") as progress:
+            for number, (system,) in enumerate(sides):
+                progress(number, len(sides))
+                costs.append(choice.cost_of(opened(system, **loading), suite.texts.texts))
         advice = choice.recommend(names, [each.reports["labels"] for (each,) in evaluated], costs)
     if as_json:
         records = [{"a": names[0], "b": name, "tasks": each.tasks, "verdict": word} for name, each, word in found]

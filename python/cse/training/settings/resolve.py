@@ -20,7 +20,7 @@ from ...options import options_of
 from .declared import GROUPS, Data, Evaluation, Loss, Methods, Model, Optimisation, Output
 from .given import TrainConfig, merge, tables_of, to_toml
 from .names import LOSS_SETTINGS, contrastive_options
-from .presets import defaults, families, preset_values
+from .presets import defaults, families, is_published, preset_values
 from .refusals import without_effect
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def with_preset(config: TrainConfig) -> TrainConfig:
 
 
 def _derived(config: TrainConfig, family: str, own_pooler: str | None = None) -> dict[str, Any]:
-    """Returns the defaults of a model, by flat name: as methods imply, and of its family and loss."""
+    """Returns the defaults of a model, by flat name: what methods imply, and the defaults of its family and loss."""
     chosen, published = config.values(), is_published((config.given or config.values()).get("preset"))
     recipe = not (config.pairs or published)
     usual = defaults(family, chosen.get("loss"), recipe=recipe)
@@ -162,11 +162,6 @@ def _derived(config: TrainConfig, family: str, own_pooler: str | None = None) ->
         implied |= table.get(name).implies(used.options_of(name))
     implied.pop(other_limit(chosen) or "", None)
     return merge(implied, usual, {"mixed_negatives": used.contrastive.mixed_negatives})
-
-
-def is_published(preset: str | None) -> bool:
-    """Returns whether a preset is the recipe of a paper."""
-    return preset not in (None, "encoder")
 
 
 def other_limit(values: Mapping[str, Any]) -> str | None:

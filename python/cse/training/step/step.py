@@ -73,7 +73,7 @@ def propagate(
     share: float = 1.0,
     inputs: Inputs | None = None,
 ) -> dict[str, Tensor]:
-    """Adds ``share`` times the gradients of a batch to the parameters'; returns the metrics of the batch."""
+    """Adds ``share`` times the gradients of a batch to those of the parameters; returns the metrics of the batch."""
     inputs = inputs or Inputs(batch, forward.device, forward.seed)
     views = gathered_views(state, inputs, forward, world)
     step = batch_step(state, inputs, forward, world)
