@@ -84,7 +84,8 @@ def test_passages_are_counted_in_the_tokens_of_light_encoders(tmp_path, tiny_ber
         ("model : no model there", lambda e: LightEncoder("")),
     ],
 )
-def test_arguments_of_encoders_are_checked(message, call, encoder):
+def test_arguments_of_encoders_are_checked(message, call, encoder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the folder with an empty name
     with pytest.raises(InputError, match=message):
         call(encoder)
 
