@@ -51,7 +51,7 @@ NEAR_CHANCE, SHARE_OF_THE_WAY = 3.0, 0.25
 # Points of Spearman's correlation x 100, or of MRR x 100, that an encoder may lose if labels teach it.
 MOST_LOST = 1.0
 # Weights of the base model in averages that are tried if the trained encoder loses more.
-SHARES = (0.25, 0.5, 0.75)
+SHARES = (0.1, 0.25, 0.5, 0.75)
 # Above this MRR, hardly anything is left to gain.
 NEAR_CEILING = 0.95
 
