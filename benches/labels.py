@@ -2,14 +2,16 @@
 
     python benches/labels.py                                prints the results that are stored in --json
     python benches/labels.py DATA --work DIR [--only SET ...] [--labels N ...] [--seeds N ...] [--threads N]
-    python benches/labels.py DATA --work DIR --permuted 20 [--only SET ...]
+                            [--device cuda] [--model minilm]
+    python benches/labels.py DATA --work DIR --permuted 0 20 [--only SET ...]
     python benches/labels.py DATA --work DIR --setfit PYTHON [--only SET ...]
 
 DATA holds corpora/ and transfer/, as for ``verdict.py``. Of each set, 2,000 rows are a table in which N rows, drawn by
-the seed, have a label, and 1,200 others are the test. minilm is trained on the table. A logistic regression (C = 1) is
-fitted to the unit vectors of the N rows; its recall is the mean over the classes of the test rows. With --permuted, the
-labels of 100 rows are permuted, and the classifier is fitted to the true ones. With --setfit, the Python of another
-environment trains SetFit, with its defaults, on the same 100 rows. A cell is stored when it is finished, so that an
+the seed, have a label, and 1,200 others are the test. The model is trained on the table. A logistic regression (C = 1)
+is fitted to the unit vectors of the N rows; its recall is the mean over the classes of the test rows. With --permuted,
+the labels of 100 rows are permuted, by each of the seeds from the first to the one before the last, and the classifier
+is fitted to the true ones. With --setfit, the Python of another environment trains SetFit, with its defaults, on the
+same 100 rows. A cell is stored when it is finished, so that an
 interrupted program continues.
 """
 
@@ -63,11 +65,12 @@ Numbers = npt.NDArray[np.int64]
 class Data:
     """A data set: its table, its test, and the vectors of both before training, which are stored in ``work``."""
 
-    def __init__(self, data: Path, work: Path, name: str) -> None:
+    def __init__(self, data: Path, work: Path, name: str, model: str = "minilm", device: str = "cpu") -> None:
         rows = read(data, name)
         rows = [rows[place] for place in np.random.default_rng(0).permutation(len(rows))[: TABLE + TEST]]
         names = sorted({label for _, label in rows})
-        self.name, self.work, self.texts = name, work, [text for text, _ in rows]
+        self.name, self.work, self.model, self.device = name, work, model, device
+        self.texts = [text for text, _ in rows]
         self.labels = np.array([names.index(label) for _, label in rows], dtype=np.int64)
         self._before = work / f"{name}-before.npy"
 
@@ -75,7 +78,7 @@ class Data:
         from cse import Encoder
 
         if not self._before.exists():
-            np.save(self._before, Encoder("minilm", device="cpu").encode(self.texts))
+            np.save(self._before, Encoder(self.model, device=self.device).encode(self.texts))
         stored: Vectors = np.load(self._before)
         return stored
 
@@ -122,22 +125,25 @@ def compared(before: Numbers, after: Numbers, labels: Numbers) -> dict[str, Any]
 def trained(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: int) -> tuple[Any, dict[str, Any]]:
     """Trains on the table; returns the encoder of best/, and its seconds, steps and scores without labels."""
     import cse
+    from cse.encoder.device import device_name
     from cse.training.callbacks import Callback
     from cse.training.loop import Trainer
     from cse.training.setup import prepare
     from cse.training.step.ranks import World
 
     table = {"corpus": str(data.table(taught, labels)), "column": "text", "labels": "label", "learn": True}
-    config = cse.TrainConfig(**table, model="minilm", seed=seed, threads=threads, output=str(data.work), device="cpu")
+    settings = {"seed": seed, "threads": threads, "output": str(data.work), "device": data.device}
+    config = cse.TrainConfig(**table, **settings, model=data.model)
     began, processor = time.perf_counter(), time.process_time()
     result = Trainer(prepare(config, left_out=np.arange(0)), World(), Callback()).run()
     seconds = {"seconds": time.perf_counter() - began, "processor": time.process_time() - processor}
-    encoder = cse.Encoder(result.folder / "best", device="cpu")
+    encoder = cse.Encoder(result.folder / "best", device=data.device)
     guard = {
         "mrr": [100 * scores["mrr"] for scores in (result.before, result.after)] if "mrr" in result.before else None
     }
     shutil.rmtree(result.folder)
-    return encoder, {**seconds, "steps": result.steps, "best step": result.best_step, **guard}
+    record = {"steps": result.steps, "best step": result.best_step, **guard, "device": device_name(data.device)}
+    return encoder, {**seconds, **record}
 
 
 def cell(data: Data, count: int, seed: int, threads: int, permuted: bool = False) -> dict[str, Any]:
@@ -157,7 +163,7 @@ def setfit(data: Data, count: int, python: str, threads: int) -> dict[str, Any]:
 
     taught = data.taught(count, 0)
     texts, labels = [data.texts[row] for row in taught], data.labels[taught]
-    given = {"model": str(find_model("minilm").path), "texts": texts, "labels": labels.tolist()}
+    given = {"model": str(find_model(data.model).path), "texts": texts, "labels": labels.tolist()}
     path = data.work / "setfit.json"
     path.write_text(json.dumps({**given, "test": data.texts[TABLE:]}), encoding="utf8")
     done = subprocess.run(
@@ -237,9 +243,11 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=list(SETS))
     parser.add_argument("--labels", type=int, nargs="*", default=list(LABELS))
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
-    parser.add_argument("--permuted", type=int, default=0)
+    parser.add_argument("--permuted", type=int, nargs=2)
     parser.add_argument("--setfit")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--model", default="minilm")
     parser.add_argument("--json", type=Path, default=FILE)
     options = parser.parse_args()
 
@@ -253,12 +261,12 @@ def main() -> None:
 
     work, threads = options.work, options.threads
     work.mkdir(parents=True, exist_ok=True)
-    sets = {name: Data(options.data, work, name) for name in options.only}
+    sets = {name: Data(options.data, work, name, options.model, options.device) for name in options.only}
     jobs: list[tuple[str, str, Callable[..., dict[str, Any]], tuple[Any, ...]]]
     if options.setfit:
         jobs = [("setfit", f"{name}/{LABELS[1]}", setfit, (LABELS[1], options.setfit, threads)) for name in sets]
     elif options.permuted:
-        numbers = range(options.permuted)
+        numbers = range(*options.permuted)
         jobs = [
             ("permuted", f"{name}/{number}", cell, (LABELS[1], number, threads, True))
             for number, name in product(numbers, sets)
