@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-SETTINGS = {"batch": 1024, "max_length": 48, "masked": 0.15, "lr": 7e-4, "warmup": 0.06, "seed": 0}
+SETTINGS: dict[str, Any] = {"batch": 1024, "max_length": 48, "masked": 0.15, "lr": 7e-4, "warmup": 0.06, "seed": 0}
 POOL = 32
 """Batches whose sentences are sorted by length together, so that they need little padding."""
 TRIED = 60
@@ -33,7 +33,7 @@ TRIED = 60
 
 
 def read(corpus: Path, count: int) -> list[str]:
-    opened = {".gz": gzip.open, ".bz2": bz2.open}.get(corpus.suffix, open)
+    opened: Any = {".gz": gzip.open, ".bz2": bz2.open}.get(corpus.suffix, open)
     with opened(corpus, "rt", encoding="utf8") as lines:
         return [line.rstrip("\n") for line in islice(lines, count)]
 
@@ -74,7 +74,8 @@ def main() -> None:
     torch.manual_seed(SETTINGS["seed"])
     config = BertConfig.from_pretrained(options.like)
     config.max_position_embeddings = 128
-    model: Any = BertForMaskedLM(config).to(device).train()
+    model: Any = BertForMaskedLM(config)
+    model.to(device).train()
     optimiser = torch.optim.AdamW(
         model.parameters(), lr=SETTINGS["lr"], weight_decay=0.01, betas=(0.9, 0.98), fused=True
     )

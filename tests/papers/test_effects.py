@@ -15,10 +15,11 @@ from cse.augment import AUGMENTATIONS
 from cse.evaluation.sts import CLEAN_FILES
 from cse.losses import LOSS_TERMS
 from cse_papers.reproduce import effects, measured
+from cse_papers.reproduce.base_file import pack
 from cse_papers.reproduce.bootstrap import KEPT, TITLES, interval, rank_correlation, resampled
 from cse_papers.reproduce.cells import cells_of, hash_code
 from cse_papers.reproduce.inputs import Inputs, clean_files, laboratory_inputs, smoke_inputs
-from cse_papers.reproduce.masked import make
+from cse_papers.reproduce.masked import make, weights_key
 from cse_papers.reproduce.results import changes_on_documents
 from cse_papers.reproduce.stored import read_folder, read_sets, write_sets
 from cse_papers.reproduce.suites import Scorer, find_table
@@ -196,6 +197,29 @@ def test_stored_runs_name_their_base_and_sentences_and_others_are_refused(tmp_pa
         laboratory_inputs(replace(inputs, corpus=tmp_path / "other.txt"), tmp_path / "new", True, print)
     with pytest.raises(InputError, match="its weights have the hash other, but the runs of --stored began with base"):
         laboratory_inputs(replace(inputs, model=str(tmp_path / "other")), tmp_path / "made", True, print)
+
+
+def test_the_file_of_a_base_has_weights_of_eight_bits_and_is_refused_if_they_changed(tmp_path, tiny_bert):
+    from safetensors.numpy import load_file
+
+    model = Path(tiny_bert)
+    file = pack(model, tmp_path / "packed")
+    (tmp_path / "corpus.txt").write_text("one\n", encoding="utf8")
+    inputs = Inputs(tmp_path, tmp_path / "corpus.txt", model=str(file))
+    found = laboratory_inputs(inputs, tmp_path / "made", False, print)
+    assert file.name == f"base-{weights_key(found.model)}.zip"
+    assert found.files["base"] == found.model
+    weights = [load_file(Path(folder) / "model.safetensors") for folder in (model, found.model)]
+    assert weights[0].keys() == weights[1].keys()
+    for name, before in weights[0].items():
+        step = np.abs(before).max(-1, keepdims=True) / 127 if before.ndim == 2 else 0 * before
+        assert (np.abs(weights[1][name] - before) <= step * 0.501).all(), name
+    renamed = file.rename(file.with_name("base-0123456789abcdef.zip"))
+    with pytest.raises(InputError, match="do not have the hash in its name; copy the file again"):
+        laboratory_inputs(replace(inputs, model=str(renamed)), tmp_path / "new", False, print)
+    renamed.write_bytes(b"PK")
+    with pytest.raises(InputError, match="is not the file of a base"):
+        laboratory_inputs(replace(inputs, model=str(renamed)), tmp_path / "new", False, print)
 
 
 def test_a_setting_that_is_invalid_is_refused_before_the_base_is_made(tmp_path, monkeypatch):

@@ -122,12 +122,12 @@ SHORT_CORPUS = 60_000
 
 def laboratory_inputs(inputs: Inputs, place: Path, dry_run: bool, say: Callable[[str], None]) -> Inputs:
     """Returns the inputs of the laboratory, with the first sentences of its corpus and with its base."""
-    if inputs.corpus is None:
+    corpus, inputs = inputs.corpus, unpacked(inputs, place)
+    if corpus is None:
         raise InputError("--corpus: name the file of sentences to train on")
-    inputs = unpacked(inputs, place)
-    short = written(place / "sentences.txt", first_sentences(inputs.corpus, SHORT_CORPUS))
+    short = written(place / "sentences.txt", first_sentences(corpus, SHORT_CORPUS))
     check_stored(inputs, short, say)
-    return with_base(replace(inputs, corpus=short), inputs.corpus, place, inputs.max_steps, dry_run, say)
+    return with_base(replace(inputs, corpus=short), corpus, place, inputs.max_steps, dry_run, say)
 
 
 def unpacked(inputs: Inputs, place: Path) -> Inputs:
