@@ -41,7 +41,8 @@ def read(corpus: Path, count: int) -> list[str]:
 def batches(lengths: torch.Tensor, size: int, generator: torch.Generator) -> Iterator[torch.Tensor]:
     """Yields rows of batches without end."""
     while True:
-        for pool in torch.randperm(len(lengths), generator=generator).split(POOL * size):
+        order: Any = torch.randperm(len(lengths), generator=generator)
+        for pool in order.split(POOL * size):
             parts = pool[lengths[pool].argsort(stable=True)].split(size)
             yield from (parts[place] for place in torch.randperm(len(parts), generator=generator).tolist())
 
