@@ -15,7 +15,7 @@ from cse.augment import AUGMENTATIONS
 from cse.evaluation.sts import CLEAN_FILES
 from cse.losses import LOSS_TERMS
 from cse_papers.reproduce import effects, measured
-from cse_papers.reproduce.base_file import pack
+from cse_papers.reproduce.base_file import pack, unpack
 from cse_papers.reproduce.bootstrap import KEPT, TITLES, interval, rank_correlation, resampled
 from cse_papers.reproduce.cells import cells_of, hash_code
 from cse_papers.reproduce.inputs import Inputs, clean_files, laboratory_inputs, smoke_inputs
@@ -199,27 +199,41 @@ def test_stored_runs_name_their_base_and_sentences_and_others_are_refused(tmp_pa
         laboratory_inputs(replace(inputs, model=str(tmp_path / "other")), tmp_path / "made", True, print)
 
 
+def test_the_order_over_all_sets_takes_each_system_from_the_set_with_most_seeds():
+    gains = {"UNA": 1, "PCL": 2, "SNCSE": 3, "RankCSE": 4}
+    sets = {}
+    for name, seeds, more in (("one", {"UNA": 2, "PCL": 1}, 0), ("other", {"PCL": 2, "SNCSE": 1, "RankCSE": 1}, 10)):
+        runs = [record("standard", "0.05", seed, 60) for seed in range(2)]
+        runs += [record(row, "0.05", seed, 60 + gains[row] + more) for row, n in seeds.items() for seed in range(n)]
+        sets[name] = records(*runs)
+    rows = measured.tables_of(LAB, sets)["Order: the set with most seeds"][1]
+    assert [row[:3] for row in rows[:4]] == [
+        ["UNA", "one", "2"],
+        ["PCL", "other", "2"],
+        ["SNCSE", "other", "1"],
+        ["RankCSE", "other", "1"],
+    ]
+    assert rows[4][4].startswith("+1.00 [")  # published: .82, 2.17, 2.72 and 3.80
+
+
 def test_the_file_of_a_base_has_weights_of_eight_bits_and_is_refused_if_they_changed(tmp_path, tiny_bert):
     from safetensors.numpy import load_file
 
     model = Path(tiny_bert)
     file = pack(model, tmp_path / "packed")
-    (tmp_path / "corpus.txt").write_text("one\n", encoding="utf8")
-    inputs = Inputs(tmp_path, tmp_path / "corpus.txt", model=str(file))
-    found = laboratory_inputs(inputs, tmp_path / "made", False, print)
-    assert file.name == f"base-{weights_key(found.model)}.zip"
-    assert found.files["base"] == found.model
-    weights = [load_file(Path(folder) / "model.safetensors") for folder in (model, found.model)]
+    found = unpack(file, tmp_path / "made")
+    assert file.name == f"base-{weights_key(str(found))}.zip"
+    weights = [load_file(folder / "model.safetensors") for folder in (model, found)]
     assert weights[0].keys() == weights[1].keys()
     for name, before in weights[0].items():
         step = np.abs(before).max(-1, keepdims=True) / 127 if before.ndim == 2 else 0 * before
         assert (np.abs(weights[1][name] - before) <= step * 0.501).all(), name
     renamed = file.rename(file.with_name("base-0123456789abcdef.zip"))
     with pytest.raises(InputError, match="do not have the hash in its name; copy the file again"):
-        laboratory_inputs(replace(inputs, model=str(renamed)), tmp_path / "new", False, print)
+        unpack(renamed, tmp_path / "new")
     renamed.write_bytes(b"PK")
     with pytest.raises(InputError, match="is not the file of a base"):
-        laboratory_inputs(replace(inputs, model=str(renamed)), tmp_path / "new", False, print)
+        unpack(renamed, tmp_path / "new")
 
 
 def test_a_setting_that_is_invalid_is_refused_before_the_base_is_made(tmp_path, monkeypatch):

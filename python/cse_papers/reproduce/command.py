@@ -152,20 +152,23 @@ def reproduce_command(
     settings: dict[str, Any] = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
     settings |= {"dev": dev, "device": device, "precision": precision, "model": base}
     settings["threads"] = threads or int(jobs > 1)
+    # A dry run leaves no files, but counts the rows of the corpora that are made of the evaluation data.
+    made = Path(click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs")
+    if lab is not None and base is not None and Path(base).suffix == ".zip":
+        from .base_file import unpack
+
+        settings["model"] = str(unpack(Path(base), made / Path(base).stem))
     if lab is not None and small:
         from .small import run_small, small_work
 
-        made = click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs"
         settings = {name: settings[name] for name in ("max_steps", "device", "model", "threads")}
         settings |= {"precision": precision, "seeds": seeds, "keep_models": keep_models, "jobs": jobs}
-        run_small(lab, small_work(lab, selected, place, Path(made), **settings), dry_run, shown)
+        run_small(lab, small_work(lab, selected, place, made, **settings), dry_run, shown)
         return
     if smoke:
         inputs = smoke_inputs(published, place / "smoke", device, settings["threads"])
     else:
-        # A dry run leaves no files, but counts the rows of the corpora that are made of the evaluation data.
-        made = click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs"
-        inputs = open_inputs(published, made=Path(made), **settings)
+        inputs = open_inputs(published, made=made, **settings)
     inputs = replace(inputs, stored=sets)
     scorer = Scorer(published.suite, published.columns, inputs.data, inputs.partial, also)
     work = Work(published, rows, range(seeds or 1), inputs, scorer, place, keep_models, smoke, jobs)

@@ -23,7 +23,6 @@ from cse.io import write_text
 from cse.rng import Draws
 
 from ..transfer import TASKS as TRANSFER
-from .base_file import unpack
 from .masked import first_sentences, make, weights_key
 from .stored import Records
 from .suites import TASKS, Table, clean_sets, find, hash_file
@@ -122,18 +121,11 @@ SHORT_CORPUS = 60_000
 
 def laboratory_inputs(inputs: Inputs, place: Path, dry_run: bool, say: Callable[[str], None]) -> Inputs:
     """Returns the inputs of the laboratory, with the first sentences of its corpus and with its base."""
-    corpus, inputs = inputs.corpus, unpacked(inputs, place)
-    if corpus is None:
+    if inputs.corpus is None:
         raise InputError("--corpus: name the file of sentences to train on")
-    short = written(place / "sentences.txt", first_sentences(corpus, SHORT_CORPUS))
+    short = written(place / "sentences.txt", first_sentences(inputs.corpus, SHORT_CORPUS))
     check_stored(inputs, short, say)
-    return with_base(replace(inputs, corpus=short), corpus, place, inputs.max_steps, dry_run, say)
-
-
-def unpacked(inputs: Inputs, place: Path) -> Inputs:
-    """Returns inputs whose model, if it is the file of a base, is unpacked to a folder in ``place``."""
-    model = Path(inputs.model or "")
-    return replace(inputs, model=str(unpack(model, place / model.stem))) if model.suffix == ".zip" else inputs
+    return with_base(replace(inputs, corpus=short), inputs.corpus, place, inputs.max_steps, dry_run, say)
 
 
 def with_base(
@@ -142,7 +134,6 @@ def with_base(
     """Returns inputs with the base: the model that they name, else the masked model that is made of ``corpus``."""
     from cse.encoder.device import pick_device
 
-    inputs = unpacked(inputs, place)
     base = inputs.model
     if base is None and dry_run:
         base = SAME_SHAPE

@@ -331,6 +331,11 @@ def changes_by_seed(results: Results, row: str, tau: str) -> list[float]:
     return [results.scores(row, tau, seed)["mean"] - results.scores(FIRST, other, seed)["mean"] for seed in seeds]
 
 
+def _made(results: Results, key: str) -> set[str]:
+    """Returns the values of a key of the identity of runs."""
+    return {str(each["identity"].get(key)) for (_, _, seed), each in results.records.items() if seed is not None}
+
+
 def across(one: Results, other: Results) -> Printed:
     """Compares changes on one device with those on another one: of the same row at the same temperature, and of a row
     of the user with those of all systems at their own temperature. The difference has an interval by Welch's t-test if
@@ -338,10 +343,9 @@ def across(one: Results, other: Results) -> Printed:
     lab = one.lab
     rows: list[tuple[list[str], Change | None, float | None]] = []
 
-    def made(results: Results, key: str) -> set[str]:
-        return {str(each["identity"].get(key)) for (_, _, seed), each in results.records.items() if seed is not None}
-
-    if made(one, "device") == made(other, "device") or any(made(one, key) != made(other, key) for key in COMPARABLE):
+    if _made(one, "device") == _made(other, "device") or any(
+        _made(one, key) != _made(other, key) for key in COMPARABLE
+    ):
         return [], []
     for row, tau in dict.fromkeys((name, column) for name, column, _ in one.records if column is not None):
         against = lab.systems.items() if row in lab.own else [(row, tau)]
@@ -403,19 +407,41 @@ def all_tables(results: Results) -> dict[str, Printed]:
     return {title: table for title, table in tables.items() if table[1]}
 
 
+def most_seeds(lab: Laboratory, sets: Mapping[str, Records]) -> Printed:
+    """Lists the systems with a published average, each from the set in which most of its seeds are compared, and
+    correlates published and measured changes by rank."""
+    found: dict[str, tuple[str, float, Change]] = {}
+    for name, records in sets.items():
+        for system, (published, change) in changes_of_systems(Results(lab, records)).items():
+            if system not in found or change.seeds > found[system][2].seeds:
+                found[system] = name, published, change
+    rows = [
+        [system, name, str(change.seeds), f"{published:+.2f}", str(change)]
+        for system, (name, published, change) in found.items()
+    ]
+    if len(rows) > 3:
+        pairs = [(published, change.mean) for _, published, change in found.values()]
+        rho, low, high = rank_correlation(*zip(*pairs, strict=True))
+        rows.append(["rank correlation", "", "", "", f"{rho:+.2f} [{low:+.2f}, {high:+.2f}]"])
+    return ["system", "set", "seeds", "published change", "change [95 % interval]"], rows
+
+
 def tables_of(lab: Laboratory, sets: Mapping[str, Records], others: Mapping[str, Records] = {}) -> dict[str, Printed]:
-    """Returns the tables of sets of records by title and name of the set; the grid of the first set serves all.
-    Changes are compared across devices with those of the first set, and with those of ``others``."""
+    """Returns the tables of sets of records by title and name of the set; the grid of the first set serves those with
+    the same base. Changes are compared across devices with those of the first set, and with those of ``others``."""
     found: dict[str, Printed] = {}
     first: Results | None = None
     for name, records in sets.items():
-        results = Results(lab, records, first)
+        same = first is not None and _made(first, "model") == _made(Results(lab, records), "model")
+        results = Results(lab, records, first if same else None)
         found |= {f"{title} ({name})" if name else title: table for title, table in all_tables(results).items()}
         compared = dict(others) if first is None else {next(iter(sets)): first.records, **others}
         for other, stored in compared.items():
             table = across(results, Results(lab, stored))
             found |= {f"Across devices: {f'{name} and ' if name else ''}{other}": table} if table[1] else {}
         first = first or results
+    if len(sets) > 1:
+        found["Order: the set with most seeds"] = most_seeds(lab, sets)
     return found
 
 
