@@ -46,7 +46,7 @@ def warning_of(column: str, counts: npt.NDArray[np.int64]) -> str:
         return ""
     return (
         f"{classes:,} labels have {few:g} texts each (median), and so few hardly teach in {STEPS} steps; label more "
-        "rows, join similar labels, or try --max-steps 240 --lr 3e-5"
+        "rows, join similar labels, or try --max-steps 240"
     )
 
 
@@ -63,7 +63,7 @@ class SameLabel(Pairing):
     def implies(cls, options: Any) -> dict[str, Any]:
         """Returns a loss, a temperature and a schedule that suit texts that are not close before training."""
         values = {"loss": "standard", "temperature": 0.05, "merge_with_base": 0.0}
-        return {**values, "lr": 2e-5, "lr_scheduler": "linear", "max_steps": STEPS}
+        return {**values, "lr": 3e-5, "lr_scheduler": "linear", "max_steps": STEPS}
 
     rest: Edit | Pairing | None = None
     """The method that makes the positives of the rows without a label."""
