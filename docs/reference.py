@@ -89,6 +89,7 @@ def settings() -> str:
 STORED = DOCS.parent / "benches" / "results" / "effects.parquet"
 # Rows of the laboratory that measure a method: the table, the beginning of the row, and what is said of the change.
 RIVALS, LATER = "Rivals of focal logits at 0.1: loss (H200)", "Later systems: system (H200)"
+SEEDS = "Later systems: system (H100)"
 AUGMENTED = "UNA, Table C3: augmentation (H200)"
 MEASURED = {
     "una": ("Systems (H200)", ["UNA", "0.1, best"], "each at its best temperature"),
@@ -98,14 +99,14 @@ MEASURED = {
     "orthogonality": (RIVALS, ["orthogonality"], "both at 0.1"),
     "dimensions": (LATER, ["SimCSE++"], "both at 0.05"),
     "sscl": (LATER, ["SSCL"], "both at 0.05"),
-    "group-whitening": (LATER, ["WhitenedCSE"], "both at 0.05"),
-    "infocse": (LATER, ["InfoCSE"], "both at 0.05"),
-    "rankcse": (LATER, ["RankCSE"], "both at 0.05"),
-    "clusterns": (LATER, ["ClusterNS"], "both at 0.05"),
-    "pcl": (LATER, ["PCL"], "both at 0.05"),
+    "group-whitening": (SEEDS, ["WhitenedCSE"], "both at 0.05"),
+    "infocse": (SEEDS, ["InfoCSE"], "both at 0.05"),
+    "rankcse": (SEEDS, ["RankCSE"], "both at 0.05"),
+    "clusterns": (SEEDS, ["ClusterNS"], "both at 0.05"),
+    "pcl": (SEEDS, ["PCL"], "both at 0.05"),
     "retrieved": (LATER, ["CARDS, retrieved negatives"], "both at 0.05"),
     "prompt": (LATER, ["PromptBERT"], "both at 0.05"),
-    "soft-negative": (LATER, ["SNCSE"], "both at 0.05"),
+    "soft-negative": (SEEDS, ["SNCSE"], "both at 0.05"),
     "eda-swap": (AUGMENTED, ["EDA swap"], "both at 0.05"),
     "eda-delete": (AUGMENTED, ["EDA delete"], "both at 0.05"),
     "pca": (AUGMENTED, ["PCA jitter"], "both at 0.05"),
