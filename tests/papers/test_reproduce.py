@@ -15,6 +15,7 @@ from scipy.stats import t, ttest_rel
 
 from cse import Encoder, InputError, TfidfIndex, evaluate
 from cse.encoder.pooling import POOLERS
+from cse.errors import RunError
 from cse.evaluation.base import read_pairs
 from cse.training.settings.presets import preset_names
 from cse.training.settings.resolve import with_preset
@@ -279,6 +280,25 @@ def test_a_row_that_fails_in_a_trial_is_named_and_the_others_run(small, tmp_path
     assert "fails: no such method" in capsys.readouterr().err
     with pytest.raises(ValueError, match="no such method"):
         work.run(trying.plan(), replace(trying, smoke=False))
+
+
+def test_a_run_that_lacks_memory_does_not_stop_the_others(small, tmp_path, monkeypatch):
+    from cse_papers.reproduce import work
+
+    table, inputs = find_table("una-table2"), small("una-table2")
+    whole = work.Work(table, table.rows, [0], inputs, scorer_of(table, inputs), tmp_path, False, False, 1)
+    chosen, done = whole.plan(), []
+
+    def run_cell(cell, *_):
+        if cell == chosen.wanted[0]:
+            raise RunError("out of memory at step 6")
+        done.append(cell)
+        return {"scores": {"*": 40.0}, "seconds": 1.0}
+
+    monkeypatch.setattr(work, "run_cell", run_cell)
+    with pytest.raises(RunError, match=r"1 of 3 runs failed \(.*, seed 0: out of memory at step 6\); the others are"):
+        work.run(chosen, whole)
+    assert done == chosen.wanted[1:]
 
 
 @pytest.mark.parametrize(

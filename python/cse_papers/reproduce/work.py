@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from cse.cli import printing
+from cse.errors import RunError
 from cse.io import write_text
 from cse.progress import progress_of
 
@@ -68,10 +69,12 @@ class Work:
 
 
 def run(chosen: Plan, work: Work) -> set[str]:
-    """Runs the cells that are not stored yet, and stores them."""
+    """Runs the cells that are not stored yet, and stores them. A run that fails, for lack of memory say, does not stop
+    the others; then ``RunError`` is raised at the end, or in a trial, the names of the rows that fail are returned."""
     from cse.encoder.device import set_threads
 
     failed: set[str] = set()
+    faults: list[str] = []
     set_threads(work.inputs.threads)
     for begun in work.place.glob("*/*.begun.json"):
         path = begun.with_name(f"{begun.name.removesuffix('.begun.json')}.json")
@@ -81,9 +84,10 @@ def run(chosen: Plan, work: Work) -> set[str]:
         try:
             record = finished()
         except Exception as error:  # whatever a method raises
-            if not work.smoke:
+            if not work.smoke and not isinstance(error, RunError):
                 raise
             failed.add(cell.row.name)
+            faults.append(f"{cell.name}: {error}")
             printing.say(f"  fails: {error}")
             continue
         chosen.add(cell, record)
@@ -95,6 +99,11 @@ def run(chosen: Plan, work: Work) -> set[str]:
         )
         named = f"{number:,} of {len(chosen.wanted):,}, {cell.name}: " if work.jobs > 1 else ""
         printing.say(f"  {named}{scores}; {record['seconds']:.0f} s")
+    if faults and not work.smoke:
+        raise RunError(
+            f"{len(faults)} of {len(chosen.wanted)} runs failed ({faults[0]}); the others are stored, and the same "
+            "command tries these again"
+        )
     return failed
 
 
