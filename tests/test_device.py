@@ -7,8 +7,6 @@ import json
 import runpy
 import shutil
 import sys
-import traceback
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,69 +21,19 @@ from cse.encoder import device as devices
 from cse.encoder.device import bf16_speedup, pick_precision
 from cse.encoder.fast.attention import mask_always
 from cse.errors import RunError
-from cse.hooks.base import FeatureMethod
 from cse.training.batches.prepared import Prefetcher
 from cse.training.loop import resumed_config
-from cse.training.setup import describe_steps, prepare
+from cse.training.setup import prepare
 from cse.training.step.step import skip_if_not_finite, training_step
 from cse.training.watching import failures
 from forked import Forked
-from methods import STEPS, VIEWS
+from methods import STEPS
 from runs import first_batches, gradients, records_of, same_run
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler, which torch.compile needs")
 
 CUDA = "cuda"
 AVX512 = ("AVX512-BF16",)
-
-
-class Copies(TorchDispatchMode):
-    """Records a stack trace of each copy between devices that lacks ``non_blocking=True`` and therefore blocks."""
-
-    def __init__(self):
-        super().__init__()
-        self.waiting = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        name = function.overloadpacket.__name__
-        if name == "_to_copy":
-            waits = kwargs.get("device", args[0].device) != args[0].device and not kwargs.get("non_blocking")
-        else:
-            waits = name == "copy_" and args[0].device != args[1].device and not (*args, False)[2]
-        if waits:
-            self.waiting.append(f"{name} in {''.join(traceback.format_stack(limit=12))}")
-        return function(*args, **kwargs)
-
-
-class Noise(FeatureMethod):
-    """Adds random numbers from ``step.uniform`` to the embeddings of each view that has as many rows as the batch."""
-
-    def forward(self, views, step):
-        sizes = {name: z.shape[1] for name, z in views.embeddings.items() if len(z) == len(step.rows)}
-        noisy = {name: views[name] + step.uniform("noise", size) for name, size in sizes.items()}
-        return views.replace(embeddings={**views.embeddings, **noisy})
-
-
-@pytest.mark.parametrize("name", ["focal chunks", "accumulated", "standard mlm", "mixed una columns", "two layers"])
-def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
-    """Tensors on the meta device have no values, so code that reads a value raises an error."""
-    monkeypatch.setattr("cse.training.step.acceleration.use_fast_dropout", mask_always)
-    run = prepare(run_config.replace(**STEPS[name]))
-    state = run.state
-    state.encoder.to("meta").train()
-    for term in state.terms.values():
-        term.to("meta").train()
-    state.features["noise"] = Noise(None, None)
-    # The fused AdamW is not available on the meta device.
-    state.optimizer = torch.optim.RMSprop(torch.nn.ModuleList([state.encoder, *state.terms.values()]).parameters())
-    with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher:
-        for step in range(2):
-            batches = prefetcher.get(step)
-            with Copies() as copies:
-                metrics = training_step(state, batches, replace(run.forward, device="meta"), 1e-3)
-            assert all(value.is_meta for value in metrics.values())
-            assert not copies.waiting, "\n".join(copies.waiting[:2])
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -126,13 +74,6 @@ def assert_close(found, expected, tolerance=1e-8):
                 assert error < tolerance * values.double().norm().cpu().clamp(min=1e-6), (name, error)
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.cuda
-def test_gradients_on_cuda_equal_those_on_the_cpu(run_config, name):
-    config = run_config.replace(**STEPS[name], precision="fp32")
-    assert_close(of_first_step(config.replace(device="cuda")), of_first_step(config))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "name"),
@@ -142,7 +83,7 @@ def test_gradients_on_cuda_equal_those_on_the_cpu(run_config, name):
     ],
 )
 def test_compiling_the_model_does_not_change_the_gradients(run_config, shallow, device, name):
-    config = run_config.replace(model=shallow(1), **VIEWS[name], precision="fp32", device=device)
+    config = run_config.replace(model=shallow(1), **STEPS[name], precision="fp32", device=device)
     assert_close(of_first_step(config.replace(compile=True)), of_first_step(config))
 
 
@@ -392,19 +333,6 @@ def test_an_optimizer_that_ignores_the_flag_does_not_update_weights_with_nan(mon
         assert torch.equal(weight.detach(), torch.ones(2)) != updated
     assert not devices.skips_by_flag(torch.device("mps"))
     assert devices.skips_by_flag("cpu")
-
-
-def test_compiling_is_suggested_for_long_runs_on_a_gpu():
-    class Rows(list):
-        size = 64
-
-    values = {"accumulate": 1, "lr": 1e-5, "lr_scheduler": "linear", "merge_with_base": 0.0}
-    hinted = [
-        (device, steps, compiled)
-        for device, steps, compiled in product(("cuda:0", "cpu"), (100, 20_000), (False, True))
-        if "--compile" in describe_steps(SimpleNamespace(**values, compile=compiled), Rows(range(steps)), device)
-    ]
-    assert hinted == [("cuda:0", 20_000, False)]
 
 
 def test_no_transformer_on_a_gpu_looks_at_the_values_of_the_mask(run_config):

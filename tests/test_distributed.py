@@ -11,7 +11,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-import torch
 
 from cse import TrainConfig, train
 from cse.errors import RunError
@@ -20,45 +19,21 @@ from cse.training.folder.find import find_checkpoint, list_checkpoints
 from cse.training.folder.outputs import read_checkpoint
 from cse.training.loop import resumed_config
 from cse.training.selection import Selector
-from cse.training.setup import prepare
 from cse.training.step.ranks import Agreement, StopRequest, World
-from cse.training.step.step import propagate
-from methods import VIEWS
+from methods import STEPS
 from ranks import run_ranks, start_ranks, two_ranks_equal_one
-from runs import first_batches, same_run
+from runs import same_run
 
 
 @pytest.mark.slow
 def test_two_processes_compute_the_gradients_of_a_single_process(run_config, tmp_path):
-    cases = {name: {**VIEWS[name]} for name in VIEWS if name != "spans"}
-    cases |= {"odd": {"batch_size": 7}, "chunks": {"chunk_size": 3}}
+    cases = {**STEPS, "odd": {"batch_size": 7}}
     twins = [f"{first} {i} of a few" for i in range(4) for first in ("Sentence", "sentence")]  # of different ranks
     (tmp_path / "twins.txt").write_text("\n".join(twins), encoding="utf8")
     for name, more in {"dropout": {}, "halves": {"positive": "halves"}, "mixed": {"loss": "mixed"}}.items():
         cases[f"twins {name}"] = {"corpus": [str(tmp_path / "twins.txt")], "max_steps": 1, **more}
     one = two_ranks_equal_one(run_config, cases, tmp_path)
     assert one["twins dropout"]["metrics"]["duplicates"] == 8
-
-
-class FirstOfThree(World):
-    """Rank 0 of 3, which has neither of the two rows of a batch; embeddings of the other ranks are random."""
-
-    def gather(self, local, rows):
-        assert len(local) == 0
-        return torch.cat([local, torch.randn(rows, local.shape[1])])
-
-    def total(self, value):
-        return value.detach()
-
-
-@pytest.mark.parametrize("terms", [(), ("mlm",)])
-def test_a_rank_without_rows_takes_part_in_the_step(run_config, terms):
-    world = FirstOfThree(0, 3)
-    run = prepare(run_config.replace(batch_size=2, loss_terms=terms))
-    (batch,) = first_batches(run, world.part)
-    metrics = propagate(run.state, batch, run.forward, world)
-    assert torch.isfinite(metrics["loss"])
-    assert not any(p.grad is not None and p.grad.any() for p in run.state.encoder.parameters())
 
 
 def train_several_times():

@@ -17,10 +17,10 @@ from cse.cli import cli
 from cse.evaluation import EVALUATIONS
 from cse.evaluation.base import Evaluation, Report
 from cse.hooks import FEATURE_AUGMENTATIONS
+from cse.hooks.base import FeatureMethod
 from cse.losses import LOSS_TERMS
 from cse.registry import Registry, import_methods
 from runs import records_of
-from test_device import Noise
 
 
 class Shouted(Pairing):
@@ -50,6 +50,15 @@ class Length(Evaluation):
     def __call__(self, encoder, progress=None):
         norms = np.linalg.norm(encoder.encode(["word " * self.options.words, "other"], progress=progress), axis=1)
         return Report([{"task": "length", "norm": float(norms.mean()), "words": self.options.words}])
+
+
+class Noise(FeatureMethod):
+    """Adds random numbers from ``step.uniform`` to the embeddings of each view that has as many rows as the batch."""
+
+    def forward(self, views, step):
+        sizes = {name: z.shape[1] for name, z in views.embeddings.items() if len(z) == len(step.rows)}
+        noisy = {name: views[name] + step.uniform("noise", size) for name, size in sizes.items()}
+        return views.replace(embeddings={**views.embeddings, **noisy})
 
 
 @pytest.fixture(autouse=True)

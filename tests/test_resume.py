@@ -21,7 +21,7 @@ from cse.training.folder.find import find_checkpoint, list_checkpoints, locked
 from cse.training.folder.outputs import read_checkpoint
 from cse.training.loop import resumed_config
 from forked import Forked
-from methods import LOSSES
+from methods import STEPS
 from runs import (
     Warnings,
     kill_after,
@@ -35,7 +35,7 @@ from runs import (
 
 def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(run_config, tmp_path):
     # Checkpoints are written more often than the log, so each checkpoint must also write the pending log records.
-    config = run_config.replace(**LOSSES["focal una"], save_every=2, log_every=100)
+    config = run_config.replace(**STEPS["focal una"], save_every=2, log_every=100)
     killed_and_resumed_equals_uninterrupted(config, tmp_path)
 
 
@@ -349,10 +349,10 @@ def test_without_save_every_a_failed_checkpoint_causes_only_a_warning(run_config
 @pytest.mark.parametrize(
     "values",
     [
-        {**LOSSES["focal una"], "precision": "bf16", "max_steps": 4, "eval_every": 0},
-        *(pytest.param(LOSSES[name], marks=pytest.mark.slow) for name in ("standard mlm", "accumulated")),
+        {**STEPS["focal una"], "precision": "bf16", "max_steps": 4, "eval_every": 0},
+        pytest.param({"accumulate": 2}, marks=pytest.mark.slow),
     ],
-    ids=["bf16", "standard mlm", "accumulated"],
+    ids=["bf16", "accumulated"],
 )
 def test_a_crashed_and_resumed_run_equals_an_uninterrupted_one(run_config, values):
     """An exception simulates the crash; tests/crash_points.py kills real processes."""
@@ -376,7 +376,7 @@ def test_resuming_from_an_earlier_checkpoint_removes_later_ones(run_config):
 
 
 def test_options_of_the_run_may_be_repeated_on_resume(run_config):
-    config = run_config.replace(**LOSSES["focal una"], save_every=4, max_steps=4)
+    config = run_config.replace(**STEPS["focal una"], save_every=4, max_steps=4)
     folder = train(config).folder
     radius = TfidfIndex.open(config.tfidf).default_radius
     for options in ({"una": {"beta": 0.5}}, {"una": {"radius": radius}}):  # beta was given; radius is a default

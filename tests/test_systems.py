@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import traceback
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch._subclasses import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cse import InputError, registry, train
 from cse.augment import AUGMENTATIONS
@@ -26,13 +28,12 @@ from cse.views import Frozen
 from methods import STEPS, SYSTEMS
 from ranks import two_ranks_equal_one
 from runs import first_batches, gradients, in_float64, records_of, same_run
-from test_device import CUDA, Copies, assert_close
-from test_distributed import FirstOfThree
+from test_device import CUDA, assert_close
 
 METHODS = Path(__file__).with_name("user_methods.py")
 # A method of a user replaces a method of the same name, so that a process has systems of one kind only.
 USERS = [name for name, values in SYSTEMS.items() if "imports" in values]
-OURS = [name for name in SYSTEMS if name not in USERS]
+OURS = [name for name in SYSTEMS if name not in (*USERS, *STEPS)]
 
 
 @pytest.fixture(scope="session")
@@ -48,11 +49,12 @@ def few(tmp_path_factory, sample_rows):
 
 @pytest.fixture
 def system(masked_model, tiny_bert, few):
-    """A function that returns an entry of ``SYSTEMS`` with its paths filled in."""
+    """A function that returns an entry of ``SYSTEMS``, or other settings, with the paths filled in."""
     places = {"MASKED": masked_model, "TINY": tiny_bert, "METHODS": METHODS, "SYNONYMS": few / "synonyms.txt"}
 
-    def values(name):
-        text = json.dumps({"corpus": str(few / "corpus.txt"), **SYSTEMS[name]})
+    def values(given):
+        settings = given if isinstance(given, dict) else SYSTEMS[given]
+        text = json.dumps({"corpus": str(few / "corpus.txt"), **settings})
         for place, path in places.items():
             text = text.replace(place, str(path))
         return json.loads(text)
@@ -72,13 +74,17 @@ def registered(monkeypatch):
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_gradients_do_not_depend_on_the_chunk_size(run_config, system, name):
+    """At the second of two steps: the first one begins clusters and queues."""
     found = []
     for chunk_size in (None, 3):
         run = prepare(run_config.replace(**system(name)))
         in_float64(run)
-        found.append(gradients(run, first_batches(run), chunk_size=chunk_size))
+        for _ in range(2):
+            now = gradients(run, first_batches(run), chunk_size=chunk_size)
+        found.append(now)
     (whole, metrics), (chunks, others) = found
     assert whole.keys() == chunks.keys()
+    assert "clusterns" not in name or float(metrics["loss/clusterns"]) > 0
     for key, values in whole.items():
         assert torch.allclose(chunks[key], values, rtol=1e-9, atol=1e-11), key
     for key, value in metrics.items():
@@ -94,8 +100,22 @@ def test_two_processes_have_the_gradients_of_one(run_config, system, tmp_path, n
     two_ranks_equal_one(run_config, cases, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SYSTEMS)
+class FirstOfThree(World):
+    """Rank 0 of 3, which has neither of the two rows of a batch; embeddings of the other ranks are random."""
+
+    def gather(self, local, rows):
+        assert len(local) == 0
+        return torch.cat([local, torch.randn(rows, local.shape[1])])
+
+    def total(self, value):
+        return value.detach()
+
+
+OFTEN = ("standard", "standard mlm")
+SELDOM = [pytest.param(name, marks=pytest.mark.slow) for name in SYSTEMS if name not in OFTEN]
+
+
+@pytest.mark.parametrize("name", [*OFTEN, *SELDOM])
 def test_a_process_without_rows_has_a_finite_loss_and_zero_gradients(run_config, system, name):
     world = FirstOfThree(0, 3)
     run = prepare(run_config.replace(**system(name)))
@@ -119,6 +139,25 @@ def test_a_resumed_run_equals_an_uninterrupted_one(run_config, system, name, tmp
     same_run(whole, part)
 
 
+class Copies(TorchDispatchMode):
+    """Records a stack trace of each copy between devices that lacks ``non_blocking=True`` and therefore blocks."""
+
+    def __init__(self):
+        super().__init__()
+        self.waiting = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        name = function.overloadpacket.__name__
+        if name == "_to_copy":
+            waits = kwargs.get("device", args[0].device) != args[0].device and not kwargs.get("non_blocking")
+        else:
+            waits = name == "copy_" and args[0].device != args[1].device and not (*args, False)[2]
+        if waits:
+            self.waiting.append(f"{name} in {''.join(traceback.format_stack(limit=12))}")
+        return function(*args, **kwargs)
+
+
 def move_to_fake_gpu(module):
     """Replaces the parameters and buffers with fake tensors; ``Module.to`` cannot move a fake tensor a second time."""
     for part in module.modules():
@@ -133,7 +172,7 @@ def move_to_fake_gpu(module):
 
 
 @pytest.mark.slow  # of most methods, test_recorded.py tests that they do not wait
-@pytest.mark.parametrize("name", [*SYSTEMS, "standard mlm", "two layers"])
+@pytest.mark.parametrize("name", SYSTEMS)
 def test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait(run_config, system, name, monkeypatch):
     """Fake tensors have a device but no values: operations on tensors of several devices, and reading a value, raise.
 
@@ -143,7 +182,7 @@ def test_the_forward_pass_on_cuda_uses_one_device_and_does_not_wait(run_config, 
     monkeypatch.setattr("cse.encoder.device.for_transfer", lambda tensor, device: tensor)  # there is no pinned memory
     monkeypatch.setattr(torch.Tensor, "backward", lambda total: None)
     monkeypatch.setattr(torch.autograd, "grad", lambda output, *inputs: tuple(map(torch.zeros_like, inputs)))
-    run = prepare(run_config.replace(**(system(name) if name in SYSTEMS else STEPS[name])))
+    run = prepare(run_config.replace(**system(name)))
     run.state.train()
     with Prefetcher(run.batches, run.state.encoder.tokenizer, 32) as prefetcher:
         batches = [prefetcher.get(step)[0] for step in range(2)]
