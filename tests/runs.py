@@ -1,5 +1,6 @@
 """Helpers for tests of training: variants of a small run, and functions that start, kill and compare runs."""
 
+import csv
 import json
 import signal
 import time
@@ -8,6 +9,9 @@ from dataclasses import replace
 import torch
 
 from cse import Callback, train
+from cse.data import readers
+from cse.data.classes import read_classes
+from cse.data.corpus import Corpus
 from cse.encoder.resolve import Source
 from cse.training.batches.prepared import Prefetcher
 from cse.training.batches.texts import Batches
@@ -22,6 +26,18 @@ from forked import Forked
 def resolved(given, family="bert-base", pooler=None):
     """Returns the settings of a run of a model that has this family and declares this pooling."""
     return resolve(given, lambda name: Source(name, name, name, family, pooler))
+
+
+def write_table(path, rows, names=("text", "label")):
+    with open(path, "w", newline="", encoding="utf8") as file:
+        csv.writer(file).writerows([names, *rows])
+    return str(path)
+
+
+def labelled_corpus(path, rows):
+    """Writes a table of texts and labels; returns its corpus, and the labels of its rows."""
+    corpus = Corpus.read(readers.resolve(write_table(path, rows), "text"))
+    return corpus, read_classes(corpus, "label", "--labels label")
 
 
 def batches_of(settings, corpus, rows, positive, negatives=()):

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from cse import Encoder, SearchIndex
-from cse.data import cache, readers
-from cse.data.classes import read_classes
+from cse.data import cache
 from cse.data.corpus import Corpus, hold_out
 from cse.evaluation.base import Pairs
 from cse.evaluation.geometry import SplitHalf
@@ -26,8 +25,7 @@ from cse.training.step.encode import Inputs, gathered_keys
 from cse.training.step.ranks import World
 from cse.views import Views, entry_keys, roles_by_name
 from random_texts import WORDS
-from runs import first_batches
-from test_verdict import write_table
+from runs import first_batches, labelled_corpus, write_table
 
 SPELLINGS = (str, str.upper, lambda text: f"  {text.replace(' ', chr(9) + ' ')} ", lambda text: text.title() + "\u2003")
 
@@ -258,35 +256,25 @@ def test_texts_that_judge_pairs_are_trained_on_in_no_column(run_config, tmp_path
 # --- texts that judge
 
 
-def labelled_corpus(path, rows):
-    return Corpus.read(readers.resolve(write_table(path, rows), "text"))
-
-
-def classes_in(corpus):
-    return read_classes(corpus, "label", "--labels label")
-
-
 def test_spellings_of_a_text_are_judged_as_one_example_and_not_trained_on(tmp_path):
     texts = different(300)
     rows = [(spell(text), "ab"[row % 2]) for spell in SPELLINGS for row, text in enumerate(texts)]
     rows += [(text.upper(), "") for text in texts]  # without a label
     rows += [(texts[0], "b")]  # with another label
-    corpus = labelled_corpus(tmp_path / "one.csv", rows)
-    found, held, _ = choose_labelled(corpus, classes_in(corpus))
+    corpus, classes = labelled_corpus(tmp_path / "one.csv", rows)
+    found, held, _ = choose_labelled(corpus, classes)
     keys = row_keys(found.texts).tolist()
     assert len(keys) == len(set(keys)) == 59  # a fifth of 299: one text has two labels
     assert len(held) == 59 * 5
     trained = np.setdiff1d(corpus.filled(), held)
     assert not set(corpus.row_keys()[trained].tolist()) & set(keys)
     assert row_keys(texts[:1])[0] not in keys
-    other = labelled_corpus(tmp_path / "other.csv", rows[::-1])
-    assert choose_labelled(other, classes_in(other))[0].texts == found.texts
+    assert choose_labelled(*labelled_corpus(tmp_path / "other.csv", rows[::-1]))[0].texts == found.texts
 
 
 def test_a_text_of_many_rows_does_not_judge_by_its_label(tmp_path):
     rows = [(text, "ab"[row % 2]) for row, text in enumerate(different(300))] + [("not available", "a")] * 20
-    corpus = labelled_corpus(tmp_path / "t.csv", rows)
-    found, held, _ = choose_labelled(corpus, classes_in(corpus), share=1.0)
+    found, held, _ = choose_labelled(*labelled_corpus(tmp_path / "t.csv", rows), share=1.0)
     assert "not available" not in found.texts
     assert len(held) == len(found.texts) == 300
 

@@ -1,6 +1,5 @@
 """Tests of learning from labels (--learn): the classes of rows, their positives and negatives, and what is refused."""
 
-import csv
 from collections import Counter
 
 import numpy as np
@@ -14,8 +13,7 @@ from cse.augment import AUGMENTATIONS
 from cse.augment.base import Draws
 from cse.augment.same_label import SameLabel, SameLabelOptions
 from cse.context import Context
-from cse.data import readers
-from cse.data.classes import Classes, read_classes
+from cse.data.classes import Classes
 from cse.data.corpus import Corpus
 from cse.evaluation.base import Pairs
 from cse.losses.auxiliary import similarity_divergence
@@ -27,13 +25,7 @@ from cse.training.step.encode import Inputs, gathered_views
 from cse.training.step.ranks import World
 from cse.training.step.step import batch_step, propagate
 from ranks import two_ranks_equal_one
-from runs import first_batches, in_float64, killed_and_resumed_equals_uninterrupted
-
-
-def write_table(path, rows):
-    with open(path, "w", newline="", encoding="utf8") as file:
-        csv.writer(file).writerows([("text", "label"), *rows])
-    return str(path)
+from runs import first_batches, in_float64, killed_and_resumed_equals_uninterrupted, labelled_corpus, write_table
 
 
 @pytest.fixture
@@ -59,8 +51,7 @@ def pairing(texts, classes, rest=None, **options):
 
 def test_a_text_with_two_labels_has_no_class_and_equal_texts_have_the_same(tmp_path):
     rows = [("one", "a"), ("two", "b"), ("one", "b"), ("three", " a "), ("two", ""), ("", "a"), ("four", "")]
-    corpus = Corpus.read(readers.resolve(write_table(tmp_path / "t.csv", rows), "text"))
-    found = read_classes(corpus, "label", "--labels label")
+    _, found = labelled_corpus(tmp_path / "t.csv", rows)
     assert found.names == ["a", "b"]
     assert found.of_rows.tolist() == [-1, 1, -1, 0, 1, -1, -1]
 
