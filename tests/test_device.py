@@ -154,11 +154,6 @@ def test_a_run_on_cuda_learns_without_synchronisation_inside_steps(run_config, c
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
-def test_intel_gpus_are_refused():
-    with pytest.raises(InputError, match=r"^--device xpu:1: Intel's GPUs are not supported; use --device cpu$"):
-        devices.pick_device("xpu:1")
-
-
 PRODUCT = "with AVX512-BF16, a matrix product is 2.1 times as fast as in fp32"
 # Device, precision, instructions and speedup of the processor, compute capability of the GPU: precision and reason.
 PRECISIONS = [
@@ -190,7 +185,9 @@ def test_bf16_is_chosen_where_it_is_faster(
     assert why.startswith(reason)
 
 
-def test_unknown_precisions_and_several_processes_on_mps_are_refused():
+def test_intel_gpus_unknown_precisions_and_several_processes_on_mps_are_refused():
+    with pytest.raises(InputError, match=r"^--device xpu:1: Intel's GPUs are not supported; use --device cpu$"):
+        devices.pick_device("xpu:1")
     with pytest.raises(InputError, match="--device mps: only one process can train on mps; use --device cpu"):
         devices.distributed_backend("mps")
     with pytest.raises(InputError, match=r"--precision: 'fp16' is unknown.* choose one of fp32, bf16, auto"):

@@ -1,11 +1,26 @@
 """A tenth of ``benches/size.py`` with a fixed seed: how often the verdict is wrong, and that it is given."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 
 BENCHES = Path(__file__).parents[1] / "benches"
+
+
+@pytest.mark.skipif(not BENCHES.is_dir(), reason="there is no benches/ folder")
+def test_the_stored_limits_are_those_of_all_cells_and_low(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(BENCHES), *sys.path])
+    import size
+
+    stored = json.loads(size.FILE.read_text(encoding="utf8"))
+    assert stored.keys() == {name for name, _, _ in size.cells()}
+    assert len(stored) == 66  # as docs/evaluation.md says
+    for cell in stored.values():
+        assert cell["upper"] == pytest.approx(size.limit(cell["false"], cell["trials"]))
+        assert cell["upper"] < size.LIMIT
+        assert 1000 <= cell["trials"] <= 10_000
 
 
 @pytest.mark.slow
