@@ -4,11 +4,7 @@ Tests marked ``cuda`` need a CUDA device. The other tests simulate GPUs, or use 
 """
 
 import json
-import runpy
 import shutil
-import sys
-from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,9 +20,8 @@ from cse.errors import RunError
 from cse.training.batches.prepared import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
-from cse.training.step.step import skip_if_not_finite, training_step
+from cse.training.step.step import training_step
 from cse.training.watching import failures
-from forked import Forked
 from methods import STEPS
 from runs import first_batches, gradients, records_of, same_run
 
@@ -154,37 +149,6 @@ def test_a_run_on_cuda_learns_without_synchronisation_inside_steps(run_config, c
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
-PRODUCT = "with AVX512-BF16, a matrix product is 2.1 times as fast as in fp32"
-# Device, precision, instructions and speedup of the processor, compute capability of the GPU: precision and reason.
-PRECISIONS = [
-    ("cpu", "auto", (), 9.0, None, "fp32", "the processor has no instructions for bf16"),
-    ("cpu", "auto", AVX512, 2.1, None, "bf16", PRODUCT),
-    ("cpu", "auto", AVX512, 0.5, None, "fp32", "a bf16 matrix product with AVX512-BF16 takes 2.0 times as long as in"),
-    ("cpu", "fp32", AVX512, None, None, "fp32", "the value of --precision"),
-    ("cpu", "bf16", (), None, None, "bf16", "the value of --precision; emulated and slow"),
-    ("cpu", "bf16", AVX512, None, None, "bf16", "the value of --precision"),
-    ("mps", "auto", (), None, None, "fp32", "the default on mps"),
-    ("meta", "auto", (), None, None, "fp32", "the default on meta"),
-    ("cuda:1", "auto", (), None, None, "bf16", "the default on CUDA"),
-    ("cuda:0", "auto", (), None, (7, 5), "fp32", "the GPU has no instructions for bf16"),
-    ("cuda:0", "auto", (), None, (8, 0), "bf16", "the default on CUDA"),
-]
-
-
-@pytest.mark.parametrize(("device", "given", "instructions", "speedup", "capability", "expected", "reason"), PRECISIONS)
-def test_bf16_is_chosen_where_it_is_faster(
-    processor, monkeypatch, device, given, instructions, speedup, capability, expected, reason
-):
-    processor(instructions, speedup)
-    if speedup is None:
-        monkeypatch.setattr(devices, "bf16_speedup", lambda: pytest.fail("was measured"))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    found, why = pick_precision(device, given)
-    assert found == expected
-    assert why.startswith(reason)
-
-
 def test_intel_gpus_unknown_precisions_and_several_processes_on_mps_are_refused():
     with pytest.raises(InputError, match=r"^--device xpu:1: Intel's GPUs are not supported; use --device cpu$"):
         devices.pick_device("xpu:1")
@@ -237,41 +201,6 @@ def test_a_run_records_its_precision(run_config, one_finished_run, processor):
     assert prepare(run_config.replace(precision="auto")).facts["device"].startswith("cpu (fp32: the processor has no ")
 
 
-BENCHES = Path(__file__).parents[1] / "benches"
-
-
-def gpu_benchmark():
-    sys.path.insert(0, str(BENCHES))
-    runpy.run_path(str(BENCHES / "gpu.py"), run_name="__main__")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not BENCHES.is_dir(), reason="there is no benches/ folder")
-def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):
-    flags = ("--smoke", "--json", tmp_path / "gpu.json")
-    process = Forked(*flags, cwd=tmp_path, entry="test_device:gpu_benchmark")
-    out, err = process.communicate(600)
-    assert process.returncode == 0, (out[-2000:] + err[-2000:]).decode()
-    assert [path.name for path in tmp_path.iterdir()] == ["gpu.json"]
-    found = json.loads((tmp_path / "gpu.json").read_text(encoding="utf8"))
-    assert set(found["left_out"]) == {"compile"}
-    assert not found["errors"]
-    assert len(found["agreement"]) == 4
-    assert all(each["gradients"] < 1e-6 for name, each in found["agreement"].items() if name.startswith("fp32"))
-    assert found["resume"] == {"deterministic": True}
-    assert found["tests"]["tests"] > 20
-    assert found["tests"]["failures"] == found["tests"]["errors"] == 0
-    assert found["ranks"]["largest_error"] < 1e-3
-    steps = product(("eager", "graphs"), ("standard", "UNA pairs"))
-    assert set(found["steps"]) == {f"{kind}: {name}, 8" for kind, name in steps}
-    systems = found["training"]["systems"]
-    assert {"cse, standard", "cse, UNA pairs", "plain loop"} <= set(systems)
-    for name, each in systems.items():
-        assert each["tokens_per_second"] == pytest.approx(each["tokens"] / each["seconds"])
-        assert (each["wait_for_data"] is not None) == name.startswith("cse"), name
-    assert systems["plain loop"]["tokens"] == systems["cse, standard"]["tokens"]
-
-
 def test_batches_on_cuda_are_padded_to_a_multiple_of_eight_tokens(run_config, monkeypatch):
     monkeypatch.setattr("cse.training.batches.tokens.multiple_of_lengths", lambda device: 8)
     run = prepare(run_config.replace(max_length=30, batch_size=4))
@@ -315,31 +244,3 @@ def test_weights_are_cast_together_without_a_change_of_the_gradients(run_config,
     assert all(torch.equal(rounded[name], value) for name, value in expected.items())
     assert all(torch.equal(same[name], value) or value.isnan() for name, value in metrics.items())
     assert all(type(parameter) is torch.nn.Parameter for parameter in run.state.encoder.backbone.parameters())
-
-
-def test_an_optimizer_that_ignores_the_flag_does_not_update_weights_with_nan(monkeypatch):
-    """As on ``mps``; simulated by deleting the flag before the update."""
-    monkeypatch.setattr("cse.training.step.step.skips_by_flag", lambda device: False)
-    for loss, updated in ((torch.tensor(float("nan")), False), (torch.tensor(1.0), True)):
-        weight = torch.nn.Parameter(torch.ones(2))
-        weight.grad = torch.ones(2)
-        optimizer = torch.optim.AdamW([weight], fused=True)
-        assert bool(skip_if_not_finite(optimizer, loss, torch.tensor(1.0))) == updated
-        del optimizer.found_inf
-        optimizer.step()
-        assert torch.equal(weight.detach(), torch.ones(2)) != updated
-    assert not devices.skips_by_flag(torch.device("mps"))
-    assert devices.skips_by_flag("cpu")
-
-
-def test_no_transformer_on_a_gpu_looks_at_the_values_of_the_mask(run_config):
-    config = run_config.replace(device=LIKE_A_GPU, loss_terms=("keep-similarities",), positive_encoder="copy")
-    run = prepare(config.replace(feature_augmentations=("momentum",), positive="spans"))
-    state = run.state
-    copies = [
-        state.encoder,
-        state.second,
-        state.features["momentum"].encoder,
-        state.terms["keep-similarities"].base.model,
-    ]
-    assert [each.backbone.config._attn_implementation for each in copies] == ["cse_masked"] * 4

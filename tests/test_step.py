@@ -16,7 +16,7 @@ from cse.training.setup import prepare
 from cse.training.step.encode import Inputs, encode_views
 from cse.training.step.step import propagate
 from methods import STEPS
-from runs import first_batches, gradients, in_float64, records_of
+from runs import first_batches, gradients, in_float64
 
 
 def test_learning_rates_follow_their_schedules_as_float32_numbers(run_config):
@@ -106,19 +106,6 @@ def test_accumulated_gradients_are_the_mean_over_batches(run_config):
         if name.startswith("encoder") and name in singles[0]:
             mean = sum(single[name] for single in singles) / 3
             assert torch.allclose(parameter.grad, mean, rtol=1e-10, atol=1e-12)
-
-
-def test_identical_sentences_are_not_each_others_negatives(run_config, tmp_path, sample_rows):
-    rows = [row for row in sample_rows[:8] for _ in range(2)]
-    (tmp_path / "twice.txt").write_text("\n".join(rows), encoding="utf8")
-    config = run_config.replace(corpus=tmp_path / "twice.txt", batch_size=16, max_steps=1, eval_every=0)
-    batch, kept = (first_batches(prepare(config.replace(keep_duplicates=keep)))[0] for keep in (False, True))
-    texts = batch.blocks["anchor"].texts
-    expected = np.array([[a == b for b in texts] for a in texts])
-    keys = batch.keys["anchor"].numpy()
-    assert (np.equal.outer(keys, keys) == expected).all()
-    assert not kept.keys
-    assert records_of(train(config).folder)[0][-1]["duplicates"] == 16
 
 
 def test_masked_tokens_follow_the_proportions_of_bert(run_config):
