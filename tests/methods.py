@@ -1,7 +1,8 @@
 """Settings of runs by name, one a line, which several test files use.
 
 The fixture ``system`` of test_systems.py replaces words in capitals with paths: TINY is tiny_bert, MASKED is a masked
-language model with the same tokenizer, METHODS is user_methods.py, and SYNONYMS is a file of synonyms. UNA stands for
+language model with the same tokenizer, METHODS is user_methods.py, SYNONYMS is a file of synonyms, and TABLE is
+a table with labels. UNA stands for
 UNA pairs at each step, COLUMNS for UNA negatives as columns, PLAIN for views without dropout.
 """
 
@@ -12,6 +13,7 @@ SHORT = {
     "UNA": "negatives=una una.every=1",
     "COLUMNS": "negatives=una una.every=1 una.use_as=hard-negatives",
     "PLAIN": "anchor_dropout=0.0 positive_dropout=0.0",
+    "LABELS": "corpus=TABLE column=text labels=label learn=True",
 }
 
 
@@ -92,12 +94,15 @@ cards: positive=switch-case switch-case.probability=0.5 negatives=retrieved retr
 sscl: loss_terms=sscl sscl.layers=1
 clusterns: loss=focal loss_terms=clusterns clusterns.clusters=2 clusterns.threshold=1.0 clusterns.rate=0.3
     clusterns.weight=0.5 clusterns.alpha=0.1 UNA
-clusterns, mixed: loss=mixed mix_variant=release loss_terms=clusterns clusterns.clusters=4 clusterns.threshold=1.0
+clusterns, mixed: loss=mixed mix_variant=release loss_terms=clusterns clusterns.clusters=2 clusterns.threshold=1.0
     clusterns.rate=0.3 clusterns.weight=0.5 clusterns.alpha=0.1 COLUMNS
-clusterns, nt-xent: objective=nt-xent loss_terms=clusterns clusterns.clusters=4 clusterns.threshold=1.0
+clusterns, nt-xent: objective=nt-xent loss_terms=clusterns clusterns.clusters=2 clusterns.threshold=1.0
 whitenedcse: feature_augmentations=group-whitening group-whitening.size=4
 infocse: model=MASKED loss_terms=infocse infocse.weight=0.5 infocse.frozen_layers=1 infocse.head_layers=1
 sncse: encoder_methods=prompt loss_terms=soft-negative soft-negative.weight=1.0
+labels: LABELS UNA loss=focal positive=spans loss_terms=mlm
+labels, nt-xent: LABELS objective=nt-xent
+labels, kept similarities: LABELS loss_terms=keep-similarities
 pcl: loss=focal loss_terms=pcl UNA
 pcl release: loss_terms=pcl diverse.edits=("repeat","delete") diverse.longest=10 pcl.variant=release
 """)

@@ -18,12 +18,11 @@ from cse.encoder.device import bf16_speedup, pick_precision
 from cse.encoder.fast.attention import mask_always
 from cse.errors import RunError
 from cse.training.batches.prepared import Prefetcher
-from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from cse.training.step.step import training_step
 from cse.training.watching import failures
 from methods import STEPS
-from runs import first_batches, gradients, records_of, same_run
+from runs import first_batches, gradients, records_of, resumed_run_equals_whole
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler, which torch.compile needs")
 
@@ -115,12 +114,7 @@ def test_a_run_resumed_on_cuda_equals_an_uninterrupted_one(run_config, compiled,
     config = run_config.replace(
         device=CUDA, compile=compiled, precision=precision, save_every=4, keep_checkpoints=5, eval_every=0
     )
-    whole = train(config.replace(name="whole")).folder
-    part = train(config.replace(name="part")).folder
-    (part / "last" / "model.safetensors").unlink()  # so that only the resumed run can write it
-    resumed = part / "checkpoints" / "step-00000004"
-    train(resumed_config(resumed), resume=resumed)
-    same_run(whole, part)
+    resumed_run_equals_whole(config, 4)
 
 
 @pytest.fixture

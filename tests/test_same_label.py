@@ -24,8 +24,7 @@ from cse.training.setup import prepare
 from cse.training.step.encode import Inputs, gathered_views
 from cse.training.step.ranks import World
 from cse.training.step.step import batch_step, propagate
-from ranks import two_ranks_equal_one
-from runs import first_batches, in_float64, killed_and_resumed_equals_uninterrupted, labelled_corpus, write_table
+from runs import first_batches, in_float64, labelled_corpus, write_table
 
 
 @pytest.fixture
@@ -158,17 +157,6 @@ def test_similarities_are_kept_of_rows_without_a_label_only(learning):
         expected.append(similarity_divergence(base[left], views[name][left], 0.05).item())
     assert found == pytest.approx(np.mean(expected), abs=1e-10)
     assert found > 1e-6
-
-
-def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(learning, tmp_path):
-    config = learning.replace(negatives=("una",), loss="focal", save_every=2, positive="spans", loss_terms=("mlm",))
-    killed_and_resumed_equals_uninterrupted(config, tmp_path)
-
-
-@pytest.mark.slow
-def test_two_processes_compute_the_gradients_of_a_single_process(learning, tmp_path):
-    cases = {"labels": {}, "nt-xent": {"objective": "nt-xent"}, "kept": {"loss_terms": ("keep-similarities",)}}
-    two_ranks_equal_one(learning.replace(batch_size=24), cases, tmp_path)
 
 
 def test_what_cannot_teach_is_refused_and_few_texts_of_a_label_are_said(learning, tmp_path, sample_rows):

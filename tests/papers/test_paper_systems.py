@@ -215,6 +215,10 @@ def test_diffcse_classifies_the_tokens_that_its_generator_replaced(run_config, s
             "--positive dropout: its options share a dropout mask",
         ),
         ({"positive_hook": "second-template"}, "--positive-hook second-template belongs to --encoder-method prompt"),
+        (
+            {"loss_terms": ("rankcse",), "rankcse": {"teachers": ("a", "b", "c")}},
+            "must be one or two .* got 3",
+        ),
         ({"pooler": "mask"}, "--pooler mask: the tokenizer of .* adds no mask token"),
         ({"encoder_methods": ("prompt",), "prompt": {"template": "no place"}}, "must have one {} and then one"),
         (
