@@ -11,15 +11,12 @@ import torch
 from cse import Encoder, SearchIndex
 from cse.data import cache
 from cse.data.corpus import Corpus, hold_out
-from cse.evaluation.base import Pairs
 from cse.evaluation.geometry import SplitHalf
 from cse.evaluation.labels import choose_labelled
 from cse.evaluation.options import SplitHalfOptions
-from cse.evaluation.significance import sentence_clusters
 from cse.identity import common_keys, distinct, row_keys
 from cse.losses.contrastive import contrastive_loss
 from cse.search.mining import QueryRows
-from cse.training.selection import halve
 from cse.training.setup import prepare
 from cse.training.step.encode import Inputs, gathered_keys
 from cse.training.step.ranks import World
@@ -256,37 +253,11 @@ def test_texts_that_judge_pairs_are_trained_on_in_no_column(run_config, tmp_path
 # --- texts that judge
 
 
-def test_spellings_of_a_text_are_judged_as_one_example_and_not_trained_on(tmp_path):
-    texts = different(300)
-    rows = [(spell(text), "ab"[row % 2]) for spell in SPELLINGS for row, text in enumerate(texts)]
-    rows += [(text.upper(), "") for text in texts]  # without a label
-    rows += [(texts[0], "b")]  # with another label
-    corpus, classes = labelled_corpus(tmp_path / "one.csv", rows)
-    found, held, _ = choose_labelled(corpus, classes)
-    keys = row_keys(found.texts).tolist()
-    assert len(keys) == len(set(keys)) == 59  # a fifth of 299: one text has two labels
-    assert len(held) == 59 * 5
-    trained = np.setdiff1d(corpus.filled(), held)
-    assert not set(corpus.row_keys()[trained].tolist()) & set(keys)
-    assert row_keys(texts[:1])[0] not in keys
-    assert choose_labelled(*labelled_corpus(tmp_path / "other.csv", rows[::-1]))[0].texts == found.texts
-
-
 def test_a_text_of_many_rows_does_not_judge_by_its_label(tmp_path):
     rows = [(text, "ab"[row % 2]) for row, text in enumerate(different(300))] + [("not available", "a")] * 20
     found, held, _ = choose_labelled(*labelled_corpus(tmp_path / "t.csv", rows), share=1.0)
     assert "not available" not in found.texts
     assert len(held) == len(found.texts) == 300
-
-
-def test_spellings_of_a_sentence_are_in_one_half_of_a_development_set():
-    texts = different(300)
-    left = [spell(text) for text in texts[:30] for spell in SPELLINGS]
-    sets = {"dev": Pairs(np.arange(120.0) % 6, left, texts[30:150])}
-    halves = [{*row_keys(half["dev"].left).tolist()} for half in halve(sets)]
-    assert not halves[0] & halves[1]
-    clusters = sentence_clusters(left, texts[30:150])
-    assert sorted(map(len, clusters)) == [4] * 30
 
 
 def test_halves_of_a_corpus_are_scored_once_for_each_text(tmp_path):

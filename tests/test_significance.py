@@ -14,7 +14,7 @@ from cse.evaluation.base import Report, Sample
 
 
 def test_pairs_that_share_a_sentence_are_one_cluster():
-    left = ["a", "b", "c", "d", "e", "a"]
+    left = ["a", "b", "c", "d", "e", " A"]
     right = ["x", "y", "z", "b", "e2", "q"]
     clusters = sorted(sorted(cluster.tolist()) for cluster in significance.sentence_clusters(left, right))
     assert clusters == [[0, 5], [1, 3], [2], [4]]
