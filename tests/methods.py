@@ -1,13 +1,15 @@
 """Settings of runs by name, one a line, which several test files use.
 
-The fixture ``system`` of test_systems.py replaces words in capitals with paths: TINY is tiny_bert, MASKED is a masked
+The fixture ``system`` replaces words in capitals with paths: TINY is tiny_bert, MASKED is a masked
 language model with the same tokenizer, METHODS is user_methods.py, SYNONYMS is a file of synonyms, and TABLE is
 a table with labels. UNA stands for
 UNA pairs at each step, COLUMNS for UNA negatives as columns, PLAIN for views without dropout.
 """
 
 from ast import literal_eval
+from pathlib import Path
 
+METHODS = Path(__file__).with_name("user_methods.py")
 LISTS = {"encoder_methods", "feature_augmentations", "imports", "loss_terms", "negatives"}
 SHORT = {
     "UNA": "negatives=una una.every=1",

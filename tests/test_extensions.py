@@ -1,10 +1,8 @@
 """Methods registered outside the package can be used by name in training and evaluation."""
 
 import json
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,7 +16,6 @@ from cse.evaluation import EVALUATIONS
 from cse.evaluation.base import Evaluation, Report
 from cse.hooks import FEATURE_AUGMENTATIONS
 from cse.hooks.base import FeatureMethod
-from cse.losses import LOSS_TERMS
 from cse.registry import Registry, import_methods
 from runs import records_of
 
@@ -62,15 +59,10 @@ class Noise(FeatureMethod):
 
 
 @pytest.fixture(autouse=True)
-def registered():
-    with ExitStack() as stack:
-        stack.enter_context(patch("cse.registry.IMPORTED", {}))
-        for table in (AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS, EVALUATIONS):
-            stack.enter_context(patch.dict(table._loaded))
-        AUGMENTATIONS.register("shouted", Shouted)
-        FEATURE_AUGMENTATIONS.register("noise", Noise)
-        EVALUATIONS.register("length", Length)
-        yield
+def examples(registered):
+    AUGMENTATIONS.register("shouted", Shouted)
+    FEATURE_AUGMENTATIONS.register("noise", Noise)
+    EVALUATIONS.register("length", Length)
 
 
 @pytest.fixture

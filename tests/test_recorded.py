@@ -23,9 +23,6 @@ from methods import SYSTEMS
 from runs import Warnings, resumed_run_equals_whole, same_run
 from test_device import LIKE_A_GPU
 from test_device import deterministic as deterministic
-from test_systems import few as few
-from test_systems import registered as registered
-from test_systems import system as system
 
 STEPS = 12
 LAYERS = {"sscl": 2, "pca jitter": 3}  # of other models, one

@@ -1,10 +1,7 @@
 """Systems in the training loop: gradients in chunks and in several processes, resumed runs, and training on CUDA."""
 
-import json
 import traceback
-from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
@@ -16,61 +13,21 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cse import InputError, registry, train
 from cse.augment import AUGMENTATIONS
 from cse.encoder.fast.attention import mask_always
-from cse.hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
-from cse.losses import LOSS_TERMS
 from cse.training.batches.prepared import Prefetcher
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from cse.training.step.ranks import World
 from cse.training.step.step import propagate
 from cse.views import Frozen
-from methods import STEPS, SYSTEMS
+from methods import METHODS, STEPS, SYSTEMS
 from ranks import two_ranks_equal_one
-from runs import first_batches, gradients, in_float64, resumed_run_equals_whole, write_table
+from runs import first_batches, gradients, in_float64, resumed_run_equals_whole
 from test_device import CUDA, assert_close
 
-METHODS = Path(__file__).with_name("user_methods.py")
+pytestmark = pytest.mark.usefixtures("registered")
 # A method of a user replaces a method of the same name, so that a process has systems of one kind only.
 USERS = [name for name, values in SYSTEMS.items() if "imports" in values]
 OURS = [name for name in SYSTEMS if name not in (*USERS, *STEPS)]
-
-
-@pytest.fixture(scope="session")
-def few(tmp_path_factory, sample_rows):
-    """A folder with a corpus of 60 sentences, a table of them in which half have a label, and a file of synonyms."""
-    folder = tmp_path_factory.mktemp("few")
-    (folder / "corpus.txt").write_text("\n".join(sample_rows[:60]) + "\n", encoding="utf8")
-    words = sorted({word for row in sample_rows[:60] for word in row.split()})
-    (folder / "synonyms.txt").write_text("".join(f"{word}\tother{word}, else\n" for word in words), encoding="utf8")
-    labels = [(text, "abc"[row % 3] if row % 2 else "") for row, text in enumerate(sample_rows[:60])]
-    write_table(folder / "table.csv", labels)
-    return folder
-
-
-@pytest.fixture
-def system(masked_model, tiny_bert, few):
-    """A function that returns an entry of ``SYSTEMS``, or other settings, with the paths filled in."""
-    places = {"MASKED": masked_model, "TINY": tiny_bert, "METHODS": METHODS, "SYNONYMS": few / "synonyms.txt"}
-    places |= {"TABLE": few / "table.csv"}
-
-    def values(given):
-        settings = given if isinstance(given, dict) else SYSTEMS[given]
-        text = json.dumps({"corpus": str(few / "corpus.txt"), **settings})
-        for place, path in places.items():
-            text = text.replace(place, str(path))
-        return json.loads(text)
-
-    return values
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch):
-    """Removes, after each test, the methods that the test registered."""
-    monkeypatch.setattr("cse.registry.IMPORTED", {})
-    with ExitStack() as stack:
-        for table in (AUGMENTATIONS, ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS):
-            stack.enter_context(patch.dict(table._loaded))
-        yield
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

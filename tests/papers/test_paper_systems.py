@@ -26,7 +26,6 @@ from cse_papers.modals import Modals, ModalsOptions
 from cse_papers.promptbert import PromptOptions, mask_template
 from runs import after_head, drawn, first_batches, in_float64
 from sentence_models import as_on_the_hub
-from test_systems import few, registered, system  # noqa: F401
 
 
 def batch_step(rows, seed=3):
