@@ -1,9 +1,8 @@
 """Settings of runs by name, one a line, which several test files use.
 
-The fixture ``system`` replaces words in capitals with paths: TINY is tiny_bert, MASKED is a masked
-language model with the same tokenizer, METHODS is user_methods.py, SYNONYMS is a file of synonyms, and TABLE is
-a table with labels. UNA stands for
-UNA pairs at each step, COLUMNS for UNA negatives as columns, PLAIN for views without dropout.
+The fixture ``system`` replaces words in capitals with paths: TINY is tiny_bert, MASKED is a masked language model with
+the same tokenizer, METHODS is user_methods.py, SYNONYMS is a file of synonyms, and TABLE is a table with labels. A word
+of ``SHORT`` stands for several settings.
 """
 
 from ast import literal_eval
@@ -34,6 +33,7 @@ def settings(text):
 
 
 def table(lines):
+    """Reads lines ``name: settings``, which continue on indented lines."""
     rows = (line.partition(":") for line in lines.replace("\n    ", " ").strip().splitlines())
     return {name: settings(values) for name, _, values in rows}
 

@@ -1,6 +1,6 @@
-"""Device-dependent behaviour: steps without synchronisation, compiled models, GPUs of all kinds, and the precision.
+"""Device-dependent behaviour: steps without synchronisation, compiled models, memory, and the precision.
 
-Tests marked ``cuda`` need a CUDA device. The other tests simulate GPUs, or use tensors on the meta device.
+Tests marked ``cuda`` need a CUDA device. Of other devices, test_systems.py and test_recorded.py test what a step does.
 """
 
 import json
