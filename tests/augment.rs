@@ -65,13 +65,6 @@ fn ranks_drawn_at_ends_of_unit_interval_are_within_radius() {
 }
 
 #[test]
-fn only_term_of_an_index_has_no_replacement() {
-    let index = index(&["one", "one one"]);
-    assert_eq!(draw(&index, 0, true, 0, 5, 0.3), None);
-    assert_eq!(draw(&index, 0, false, 0, 5, 0.3), Some(0));
-}
-
-#[test]
 fn look_up_in_large_vocabulary_finds_all_terms_but_no_other_words() {
     // Terms shorter than, equal to and longer than sixteen bytes. The tables take several megabytes, on huge pages if
     // the system provides them.

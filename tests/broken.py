@@ -260,13 +260,15 @@ def start(place: Place | None, tests: list[str], folder: Path) -> Run:
 
 def fork_commands() -> None:
     """Starts the fork server of ``forked.py`` as a fork of this process, so that it imports no library again."""
+    import forked
+
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         ours.close()
-        importlib.import_module("fork_server").serve(theirs.detach())
+        forked.serve(theirs.detach())
         sys.exit()
     theirs.close()
-    importlib.import_module("forked").server = lambda: ours
+    forked.server = lambda: ours
 
 
 def end(run: Run) -> tuple[bool, str] | None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import os
 import shutil
 import signal
@@ -21,6 +22,7 @@ from cse import _core, errors
 from cse.cli import group
 from cse.cli.group import PLACES
 from forked import run_forked
+from methods import METHODS, SYSTEMS
 from random_texts import write_vectors
 
 errors.SPEAKS_OF_FLAGS = True  # as on the command line; test_api_arguments.py has tests of the messages in Python
@@ -220,6 +222,51 @@ def masked_model(tmp_path_factory, tiny_bert):
     BertForMaskedLM(BertConfig(vocab_size=2000, max_position_embeddings=64, **sizes)).save_pretrained(folder)
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def few(tmp_path_factory, sample_rows):
+    """A folder with a corpus of 60 sentences, a table of them in which half have a label, and a file of synonyms."""
+    from runs import write_table
+
+    folder, rows = tmp_path_factory.mktemp("few"), sample_rows[:60]
+    (folder / "corpus.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
+    words = sorted({word for row in rows for word in row.split()})
+    (folder / "synonyms.txt").write_text("".join(f"{word}\tother{word}, else\n" for word in words), encoding="utf8")
+    write_table(folder / "table.csv", [(text, "abc"[row % 3] if row % 2 else "") for row, text in enumerate(rows)])
+    return folder
+
+
+@pytest.fixture
+def system(registered, masked_model, tiny_bert, few):
+    """A function that returns an entry of ``methods.SYSTEMS``, or other settings, with the paths filled in."""
+    places = {"MASKED": masked_model, "TINY": tiny_bert, "METHODS": METHODS}
+    places |= {"SYNONYMS": few / "synonyms.txt", "TABLE": few / "table.csv"}
+
+    def values(given):
+        settings = given if isinstance(given, dict) else SYSTEMS[given]
+        text = json.dumps({"corpus": str(few / "corpus.txt"), **settings})
+        for place, path in places.items():
+            text = text.replace(place, str(path))
+        return json.loads(text)
+
+    return values
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    """Removes, after the test, the methods that it registered."""
+    from cse.augment import AUGMENTATIONS
+    from cse.evaluation import EVALUATIONS
+    from cse.hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+    from cse.losses import LOSS_TERMS
+    from cse.training.loggers import LOGGERS
+
+    monkeypatch.setattr("cse.registry.IMPORTED", {})
+    with contextlib.ExitStack() as stack:
+        for table in (AUGMENTATIONS, ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS, LOSS_TERMS, EVALUATIONS, LOGGERS):
+            stack.enter_context(mock.patch.dict(table._loaded))
+        yield
 
 
 def config_of_eight_steps(corpus, model, output, **changes):

@@ -35,8 +35,8 @@ def run_ranks(size, *arguments, cwd=None, entry="cse.cli:main"):
     return printed[0][0].decode()
 
 
-def first_gradients(cases, world, begun):
-    """Returns metrics, gradients, texts and rows of the first batch, by case; ``begun`` propagates the batch before."""
+def first_gradients(cases, world):
+    """Returns metrics, gradients, texts and rows by case, of the second of two steps with the first batch."""
     found = {}
     for name, values in cases.items():
         run = prepare(TrainConfig(**values), world)
@@ -44,7 +44,7 @@ def first_gradients(cases, world, begun):
         for module in state.modules().values():
             module.double().eval()
         (batch,) = first_batches(run, world.part)
-        for _ in range(1 + begun):
+        for _ in range(2):  # the first one begins clusters and queues
             metrics = propagate(state, batch, run.forward, world)
         parameters = unique_parameters(state.modules().values())
         world.sum_gradients(parameters, name)
@@ -58,19 +58,19 @@ def first_gradients(cases, world, begun):
 
 
 def first_gradients_of_a_rank():
-    cases, out, begun = sys.argv[1:]
+    cases, out = sys.argv[1:]
     with connected("cpu") as world:
-        found = first_gradients(json.loads(cases), world, begun == "True")
+        found = first_gradients(json.loads(cases), world)
         if os.environ["RANK"] == "0":
             torch.save(found, out)
 
 
-def two_ranks_equal_one(config, cases, folder, begun=False):
+def two_ranks_equal_one(config, cases, folder):
     """Asserts that two ranks have the gradients of one process in the cases; returns what one process has."""
     given = {name: value for name, value in config.values().items() if value is not None}
     cases = {name: {**given, **values} for name, values in cases.items()}
-    run_ranks(2, json.dumps(cases), folder / "two.pt", begun, entry="ranks:first_gradients_of_a_rank")
-    one, two = first_gradients(cases, World(), begun), torch.load(folder / "two.pt")
+    run_ranks(2, json.dumps(cases), folder / "two.pt", entry="ranks:first_gradients_of_a_rank")
+    one, two = first_gradients(cases, World()), torch.load(folder / "two.pt")
     for name in cases:
         own = len(one[name]["rows"]) // 2  # an expensive edit makes the texts of this rank's rows only
         assert one[name]["rows"] == two[name]["rows"], name

@@ -1,16 +1,10 @@
-"""Device-dependent behaviour: steps without synchronisation, compiled models, GPUs of all kinds, and the precision.
+"""Device-dependent behaviour: steps without synchronisation, compiled models, memory, and the precision.
 
-Tests marked ``cuda`` need a CUDA device. The other tests simulate GPUs, or use tensors on the meta device.
+Tests marked ``cuda`` need a CUDA device. Of other devices, test_systems.py and test_recorded.py test what a step does.
 """
 
 import json
-import runpy
 import shutil
-import sys
-import traceback
-from dataclasses import replace
-from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -23,69 +17,17 @@ from cse.encoder import device as devices
 from cse.encoder.device import bf16_speedup, pick_precision
 from cse.encoder.fast.attention import mask_always
 from cse.errors import RunError
-from cse.hooks.base import FeatureMethod
 from cse.training.batches.prepared import Prefetcher
-from cse.training.loop import resumed_config
-from cse.training.setup import describe_steps, prepare
-from cse.training.step.step import skip_if_not_finite, training_step
+from cse.training.setup import prepare
+from cse.training.step.step import training_step
 from cse.training.watching import failures
-from forked import Forked
-from methods import STEPS, VIEWS
-from runs import first_batches, gradients, records_of, same_run
+from methods import STEPS
+from runs import first_batches, gradients, records_of, resumed_run_equals_whole
 
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler, which torch.compile needs")
 
 CUDA = "cuda"
 AVX512 = ("AVX512-BF16",)
-
-
-class Copies(TorchDispatchMode):
-    """Records a stack trace of each copy between devices that lacks ``non_blocking=True`` and therefore blocks."""
-
-    def __init__(self):
-        super().__init__()
-        self.waiting = []
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        name = function.overloadpacket.__name__
-        if name == "_to_copy":
-            waits = kwargs.get("device", args[0].device) != args[0].device and not kwargs.get("non_blocking")
-        else:
-            waits = name == "copy_" and args[0].device != args[1].device and not (*args, False)[2]
-        if waits:
-            self.waiting.append(f"{name} in {''.join(traceback.format_stack(limit=12))}")
-        return function(*args, **kwargs)
-
-
-class Noise(FeatureMethod):
-    """Adds random numbers from ``step.uniform`` to the embeddings of each view that has as many rows as the batch."""
-
-    def forward(self, views, step):
-        sizes = {name: z.shape[1] for name, z in views.embeddings.items() if len(z) == len(step.rows)}
-        noisy = {name: views[name] + step.uniform("noise", size) for name, size in sizes.items()}
-        return views.replace(embeddings={**views.embeddings, **noisy})
-
-
-@pytest.mark.parametrize("name", ["focal chunks", "accumulated", "standard mlm", "mixed una columns", "two layers"])
-def test_a_step_does_not_wait_for_the_device(run_config, name, monkeypatch):
-    """Tensors on the meta device have no values, so code that reads a value raises an error."""
-    monkeypatch.setattr("cse.training.step.acceleration.use_fast_dropout", mask_always)
-    run = prepare(run_config.replace(**STEPS[name]))
-    state = run.state
-    state.encoder.to("meta").train()
-    for term in state.terms.values():
-        term.to("meta").train()
-    state.features["noise"] = Noise(None, None)
-    # The fused AdamW is not available on the meta device.
-    state.optimizer = torch.optim.RMSprop(torch.nn.ModuleList([state.encoder, *state.terms.values()]).parameters())
-    with Prefetcher(run.batches, state.encoder.tokenizer, 32) as prefetcher:
-        for step in range(2):
-            batches = prefetcher.get(step)
-            with Copies() as copies:
-                metrics = training_step(state, batches, replace(run.forward, device="meta"), 1e-3)
-            assert all(value.is_meta for value in metrics.values())
-            assert not copies.waiting, "\n".join(copies.waiting[:2])
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -126,13 +68,6 @@ def assert_close(found, expected, tolerance=1e-8):
                 assert error < tolerance * values.double().norm().cpu().clamp(min=1e-6), (name, error)
 
 
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.cuda
-def test_gradients_on_cuda_equal_those_on_the_cpu(run_config, name):
-    config = run_config.replace(**STEPS[name], precision="fp32")
-    assert_close(of_first_step(config.replace(device="cuda")), of_first_step(config))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "name"),
@@ -142,7 +77,7 @@ def test_gradients_on_cuda_equal_those_on_the_cpu(run_config, name):
     ],
 )
 def test_compiling_the_model_does_not_change_the_gradients(run_config, shallow, device, name):
-    config = run_config.replace(model=shallow(1), **VIEWS[name], precision="fp32", device=device)
+    config = run_config.replace(model=shallow(1), **STEPS[name], precision="fp32", device=device)
     assert_close(of_first_step(config.replace(compile=True)), of_first_step(config))
 
 
@@ -179,12 +114,7 @@ def test_a_run_resumed_on_cuda_equals_an_uninterrupted_one(run_config, compiled,
     config = run_config.replace(
         device=CUDA, compile=compiled, precision=precision, save_every=4, keep_checkpoints=5, eval_every=0
     )
-    whole = train(config.replace(name="whole")).folder
-    part = train(config.replace(name="part")).folder
-    (part / "last" / "model.safetensors").unlink()  # so that only the resumed run can write it
-    resumed = part / "checkpoints" / "step-00000004"
-    train(resumed_config(resumed), resume=resumed)
-    same_run(whole, part)
+    resumed_run_equals_whole(config, 4)
 
 
 @pytest.fixture
@@ -213,43 +143,9 @@ def test_a_run_on_cuda_learns_without_synchronisation_inside_steps(run_config, c
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
-def test_intel_gpus_are_refused():
+def test_intel_gpus_unknown_precisions_and_several_processes_on_mps_are_refused():
     with pytest.raises(InputError, match=r"^--device xpu:1: Intel's GPUs are not supported; use --device cpu$"):
         devices.pick_device("xpu:1")
-
-
-PRODUCT = "with AVX512-BF16, a matrix product is 2.1 times as fast as in fp32"
-# Device, precision, instructions and speedup of the processor, compute capability of the GPU: precision and reason.
-PRECISIONS = [
-    ("cpu", "auto", (), 9.0, None, "fp32", "the processor has no instructions for bf16"),
-    ("cpu", "auto", AVX512, 2.1, None, "bf16", PRODUCT),
-    ("cpu", "auto", AVX512, 0.5, None, "fp32", "a bf16 matrix product with AVX512-BF16 takes 2.0 times as long as in"),
-    ("cpu", "fp32", AVX512, None, None, "fp32", "the value of --precision"),
-    ("cpu", "bf16", (), None, None, "bf16", "the value of --precision; emulated and slow"),
-    ("cpu", "bf16", AVX512, None, None, "bf16", "the value of --precision"),
-    ("mps", "auto", (), None, None, "fp32", "the default on mps"),
-    ("meta", "auto", (), None, None, "fp32", "the default on meta"),
-    ("cuda:1", "auto", (), None, None, "bf16", "the default on CUDA"),
-    ("cuda:0", "auto", (), None, (7, 5), "fp32", "the GPU has no instructions for bf16"),
-    ("cuda:0", "auto", (), None, (8, 0), "bf16", "the default on CUDA"),
-]
-
-
-@pytest.mark.parametrize(("device", "given", "instructions", "speedup", "capability", "expected", "reason"), PRECISIONS)
-def test_bf16_is_chosen_where_it_is_faster(
-    processor, monkeypatch, device, given, instructions, speedup, capability, expected, reason
-):
-    processor(instructions, speedup)
-    if speedup is None:
-        monkeypatch.setattr(devices, "bf16_speedup", lambda: pytest.fail("was measured"))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: capability is not None)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    found, why = pick_precision(device, given)
-    assert found == expected
-    assert why.startswith(reason)
-
-
-def test_unknown_precisions_and_several_processes_on_mps_are_refused():
     with pytest.raises(InputError, match="--device mps: only one process can train on mps; use --device cpu"):
         devices.distributed_backend("mps")
     with pytest.raises(InputError, match=r"--precision: 'fp16' is unknown.* choose one of fp32, bf16, auto"):
@@ -299,41 +195,6 @@ def test_a_run_records_its_precision(run_config, one_finished_run, processor):
     assert prepare(run_config.replace(precision="auto")).facts["device"].startswith("cpu (fp32: the processor has no ")
 
 
-BENCHES = Path(__file__).parents[1] / "benches"
-
-
-def gpu_benchmark():
-    sys.path.insert(0, str(BENCHES))
-    runpy.run_path(str(BENCHES / "gpu.py"), run_name="__main__")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not BENCHES.is_dir(), reason="there is no benches/ folder")
-def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):
-    flags = ("--smoke", "--json", tmp_path / "gpu.json")
-    process = Forked(*flags, cwd=tmp_path, entry="test_device:gpu_benchmark")
-    out, err = process.communicate(600)
-    assert process.returncode == 0, (out[-2000:] + err[-2000:]).decode()
-    assert [path.name for path in tmp_path.iterdir()] == ["gpu.json"]
-    found = json.loads((tmp_path / "gpu.json").read_text(encoding="utf8"))
-    assert set(found["left_out"]) == {"compile"}
-    assert not found["errors"]
-    assert len(found["agreement"]) == 4
-    assert all(each["gradients"] < 1e-6 for name, each in found["agreement"].items() if name.startswith("fp32"))
-    assert found["resume"] == {"deterministic": True}
-    assert found["tests"]["tests"] > 20
-    assert found["tests"]["failures"] == found["tests"]["errors"] == 0
-    assert found["ranks"]["largest_error"] < 1e-3
-    steps = product(("eager", "graphs"), ("standard", "UNA pairs"))
-    assert set(found["steps"]) == {f"{kind}: {name}, 8" for kind, name in steps}
-    systems = found["training"]["systems"]
-    assert {"cse, standard", "cse, UNA pairs", "plain loop"} <= set(systems)
-    for name, each in systems.items():
-        assert each["tokens_per_second"] == pytest.approx(each["tokens"] / each["seconds"])
-        assert (each["wait_for_data"] is not None) == name.startswith("cse"), name
-    assert systems["plain loop"]["tokens"] == systems["cse, standard"]["tokens"]
-
-
 def test_batches_on_cuda_are_padded_to_a_multiple_of_eight_tokens(run_config, monkeypatch):
     monkeypatch.setattr("cse.training.batches.tokens.multiple_of_lengths", lambda device: 8)
     run = prepare(run_config.replace(max_length=30, batch_size=4))
@@ -377,44 +238,3 @@ def test_weights_are_cast_together_without_a_change_of_the_gradients(run_config,
     assert all(torch.equal(rounded[name], value) for name, value in expected.items())
     assert all(torch.equal(same[name], value) or value.isnan() for name, value in metrics.items())
     assert all(type(parameter) is torch.nn.Parameter for parameter in run.state.encoder.backbone.parameters())
-
-
-def test_an_optimizer_that_ignores_the_flag_does_not_update_weights_with_nan(monkeypatch):
-    """As on ``mps``; simulated by deleting the flag before the update."""
-    monkeypatch.setattr("cse.training.step.step.skips_by_flag", lambda device: False)
-    for loss, updated in ((torch.tensor(float("nan")), False), (torch.tensor(1.0), True)):
-        weight = torch.nn.Parameter(torch.ones(2))
-        weight.grad = torch.ones(2)
-        optimizer = torch.optim.AdamW([weight], fused=True)
-        assert bool(skip_if_not_finite(optimizer, loss, torch.tensor(1.0))) == updated
-        del optimizer.found_inf
-        optimizer.step()
-        assert torch.equal(weight.detach(), torch.ones(2)) != updated
-    assert not devices.skips_by_flag(torch.device("mps"))
-    assert devices.skips_by_flag("cpu")
-
-
-def test_compiling_is_suggested_for_long_runs_on_a_gpu():
-    class Rows(list):
-        size = 64
-
-    values = {"accumulate": 1, "lr": 1e-5, "lr_scheduler": "linear", "merge_with_base": 0.0}
-    hinted = [
-        (device, steps, compiled)
-        for device, steps, compiled in product(("cuda:0", "cpu"), (100, 20_000), (False, True))
-        if "--compile" in describe_steps(SimpleNamespace(**values, compile=compiled), Rows(range(steps)), device)
-    ]
-    assert hinted == [("cuda:0", 20_000, False)]
-
-
-def test_no_transformer_on_a_gpu_looks_at_the_values_of_the_mask(run_config):
-    config = run_config.replace(device=LIKE_A_GPU, loss_terms=("keep-similarities",), positive_encoder="copy")
-    run = prepare(config.replace(feature_augmentations=("momentum",), positive="spans"))
-    state = run.state
-    copies = [
-        state.encoder,
-        state.second,
-        state.features["momentum"].encoder,
-        state.terms["keep-similarities"].base.model,
-    ]
-    assert [each.backbone.config._attn_implementation for each in copies] == ["cse_masked"] * 4

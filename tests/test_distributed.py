@@ -6,12 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from itertools import count
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-import torch
 
 from cse import TrainConfig, train
 from cse.errors import RunError
@@ -20,45 +18,21 @@ from cse.training.folder.find import find_checkpoint, list_checkpoints
 from cse.training.folder.outputs import read_checkpoint
 from cse.training.loop import resumed_config
 from cse.training.selection import Selector
-from cse.training.setup import prepare
 from cse.training.step.ranks import Agreement, StopRequest, World
-from cse.training.step.step import propagate
-from methods import VIEWS
+from methods import STEPS
 from ranks import run_ranks, start_ranks, two_ranks_equal_one
-from runs import first_batches, same_run
+from runs import same_run
 
 
 @pytest.mark.slow
 def test_two_processes_compute_the_gradients_of_a_single_process(run_config, tmp_path):
-    cases = {name: {**VIEWS[name]} for name in VIEWS if name != "spans"}
-    cases |= {"odd": {"batch_size": 7}, "chunks": {"chunk_size": 3}}
+    cases = {**STEPS, "odd": {"batch_size": 7}}
     twins = [f"{first} {i} of a few" for i in range(4) for first in ("Sentence", "sentence")]  # of different ranks
     (tmp_path / "twins.txt").write_text("\n".join(twins), encoding="utf8")
     for name, more in {"dropout": {}, "halves": {"positive": "halves"}, "mixed": {"loss": "mixed"}}.items():
         cases[f"twins {name}"] = {"corpus": [str(tmp_path / "twins.txt")], "max_steps": 1, **more}
     one = two_ranks_equal_one(run_config, cases, tmp_path)
     assert one["twins dropout"]["metrics"]["duplicates"] == 8
-
-
-class FirstOfThree(World):
-    """Rank 0 of 3, which has neither of the two rows of a batch; embeddings of the other ranks are random."""
-
-    def gather(self, local, rows):
-        assert len(local) == 0
-        return torch.cat([local, torch.randn(rows, local.shape[1])])
-
-    def total(self, value):
-        return value.detach()
-
-
-@pytest.mark.parametrize("terms", [(), ("mlm",)])
-def test_a_rank_without_rows_takes_part_in_the_step(run_config, terms):
-    world = FirstOfThree(0, 3)
-    run = prepare(run_config.replace(batch_size=2, loss_terms=terms))
-    (batch,) = first_batches(run, world.part)
-    metrics = propagate(run.state, batch, run.forward, world)
-    assert torch.isfinite(metrics["loss"])
-    assert not any(p.grad is not None and p.grad.any() for p in run.state.encoder.parameters())
 
 
 def train_several_times():
@@ -91,38 +65,23 @@ def test_two_processes_train_several_times_and_stop_at_a_signal_to_one(run_confi
     assert not list(stopped.rglob(".cse-*"))
 
 
-def test_ranks_exchange_signals_about_once_a_second():
-    asked, found = [], 0
+@pytest.mark.parametrize("begun", [0, 10_000])
+def test_ranks_exchange_signals_about_once_a_second_of_new_steps(monkeypatch, begun):
+    asked, found, step = [], 0, begun
+    monkeypatch.setattr("time.perf_counter", lambda: 0.49 * step)
 
     class Told(World):
-        """Rank 0 of 2. The simulated rank 1 takes half a second per step and receives SIGTERM (15) at step 14."""
+        """Rank 0 of 2. The simulated rank 1 is as fast, and receives SIGTERM (15) at its step 14."""
 
         def highest(self, *values):
-            asked.append(step)
-            return [15 if step >= 14 else 0, max(values[1], 500_000)]
+            asked.append(step - begun)
+            return [15 if step >= begun + 14 else 0, values[1]]
 
-    agreement = Agreement(Told(0, 2), StopRequest())
-    for step in range(1, 20):
-        found = found or agreement.signal(step, now=step == 4)
+    agreement = Agreement(Told(0, 2), StopRequest(), begun)
+    for step in range(begun + 1, begun + 20):
+        found = found or agreement.signal(step, now=step == begun + 4)
     assert (asked, found) == ([1, 3, 4, 6, 8, 10, 12, 14], 15)
     assert Agreement(World(), StopRequest()).signal(1) == 0
-
-
-def test_step_time_of_a_resumed_run_is_measured_over_new_steps_only(monkeypatch):
-    seconds, asked = count(), []
-    monkeypatch.setattr("time.perf_counter", lambda: float(next(seconds)))
-
-    class Alike(World):
-        """Rank 0 of 2. The simulated rank 1 takes as long per step as rank 0."""
-
-        def highest(self, *values):
-            asked.append(values)
-            return list(values)
-
-    agreement = Agreement(Alike(0, 2), StopRequest(), 10_000)
-    for step in range(10_001, 10_005):
-        agreement.signal(step)
-    assert len(asked) == 4
 
 
 def train_with_an_evaluation_that_fails():

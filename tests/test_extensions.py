@@ -1,10 +1,8 @@
 """Methods registered outside the package can be used by name in training and evaluation."""
 
 import json
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,10 +15,9 @@ from cse.cli import cli
 from cse.evaluation import EVALUATIONS
 from cse.evaluation.base import Evaluation, Report
 from cse.hooks import FEATURE_AUGMENTATIONS
-from cse.losses import LOSS_TERMS
+from cse.hooks.base import FeatureMethod
 from cse.registry import Registry, import_methods
 from runs import records_of
-from test_device import Noise
 
 
 class Shouted(Pairing):
@@ -52,16 +49,20 @@ class Length(Evaluation):
         return Report([{"task": "length", "norm": float(norms.mean()), "words": self.options.words}])
 
 
+class Noise(FeatureMethod):
+    """Adds random numbers from ``step.uniform`` to the embeddings of each view that has as many rows as the batch."""
+
+    def forward(self, views, step):
+        sizes = {name: z.shape[1] for name, z in views.embeddings.items() if len(z) == len(step.rows)}
+        noisy = {name: views[name] + step.uniform("noise", size) for name, size in sizes.items()}
+        return views.replace(embeddings={**views.embeddings, **noisy})
+
+
 @pytest.fixture(autouse=True)
-def registered():
-    with ExitStack() as stack:
-        stack.enter_context(patch("cse.registry.IMPORTED", {}))
-        for table in (AUGMENTATIONS, FEATURE_AUGMENTATIONS, LOSS_TERMS, EVALUATIONS):
-            stack.enter_context(patch.dict(table._loaded))
-        AUGMENTATIONS.register("shouted", Shouted)
-        FEATURE_AUGMENTATIONS.register("noise", Noise)
-        EVALUATIONS.register("length", Length)
-        yield
+def examples(registered):
+    AUGMENTATIONS.register("shouted", Shouted)
+    FEATURE_AUGMENTATIONS.register("noise", Noise)
+    EVALUATIONS.register("length", Length)
 
 
 @pytest.fixture

@@ -9,25 +9,20 @@ import pytest
 import torch
 
 from cse import Encoder, SearchIndex
-from cse.data import cache, readers
-from cse.data.classes import read_classes
+from cse.data import cache
 from cse.data.corpus import Corpus, hold_out
-from cse.evaluation.base import Pairs
 from cse.evaluation.geometry import SplitHalf
 from cse.evaluation.labels import choose_labelled
 from cse.evaluation.options import SplitHalfOptions
-from cse.evaluation.significance import sentence_clusters
 from cse.identity import common_keys, distinct, row_keys
 from cse.losses.contrastive import contrastive_loss
 from cse.search.mining import QueryRows
-from cse.training.selection import halve
 from cse.training.setup import prepare
 from cse.training.step.encode import Inputs, gathered_keys
 from cse.training.step.ranks import World
 from cse.views import Views, entry_keys, roles_by_name
 from random_texts import WORDS
-from runs import first_batches
-from test_verdict import write_table
+from runs import first_batches, labelled_corpus, write_table
 
 SPELLINGS = (str, str.upper, lambda text: f"  {text.replace(' ', chr(9) + ' ')} ", lambda text: text.title() + "\u2003")
 
@@ -83,15 +78,15 @@ def keys_of(run):
     return batch, Views({name: torch.zeros(len(batch.rows), 1) for name in batch.views}, batch.roles, keys=keys)
 
 
-@pytest.mark.parametrize("positive", ["spans", "halves"])
-@pytest.mark.parametrize("spell", SPELLINGS[1:])
-def test_parts_of_rows_with_equal_token_ids_are_no_negatives(run_config, tmp_path, sample_rows, positive, spell):
+@pytest.mark.parametrize("positive", ["spans", "halves", "dropout"])
+@pytest.mark.parametrize("spell", SPELLINGS)
+def test_rows_with_equal_token_ids_and_their_parts_are_no_negatives(run_config, tmp_path, sample_rows, positive, spell):
     rows = [row for row in sample_rows if len(row.split()) > 12][:8]
     path = tmp_path / "twins.txt"
     path.write_text("\n".join([*rows, *map(spell, rows)]) + "\n", encoding="utf8")
     config = run_config.replace(corpus=path, positive=positive, batch_size=16, max_steps=1, dev=())
     batch, views = keys_of(prepare(config))
-    assert batch.repeats
+    assert batch.repeats or positive == "dropout"
     twins = (batch.rows[:, None] % 8) == (batch.rows % 8)
     for one, other in (("anchor", "anchor"), ("anchor", "positive"), ("positive", "anchor")):
         assert (views.equal(one, other).numpy() == twins).all()
@@ -258,47 +253,11 @@ def test_texts_that_judge_pairs_are_trained_on_in_no_column(run_config, tmp_path
 # --- texts that judge
 
 
-def labelled_corpus(path, rows):
-    return Corpus.read(readers.resolve(write_table(path, rows), "text"))
-
-
-def classes_in(corpus):
-    return read_classes(corpus, "label", "--labels label")
-
-
-def test_spellings_of_a_text_are_judged_as_one_example_and_not_trained_on(tmp_path):
-    texts = different(300)
-    rows = [(spell(text), "ab"[row % 2]) for spell in SPELLINGS for row, text in enumerate(texts)]
-    rows += [(text.upper(), "") for text in texts]  # without a label
-    rows += [(texts[0], "b")]  # with another label
-    corpus = labelled_corpus(tmp_path / "one.csv", rows)
-    found, held, _ = choose_labelled(corpus, classes_in(corpus))
-    keys = row_keys(found.texts).tolist()
-    assert len(keys) == len(set(keys)) == 59  # a fifth of 299: one text has two labels
-    assert len(held) == 59 * 5
-    trained = np.setdiff1d(corpus.filled(), held)
-    assert not set(corpus.row_keys()[trained].tolist()) & set(keys)
-    assert row_keys(texts[:1])[0] not in keys
-    other = labelled_corpus(tmp_path / "other.csv", rows[::-1])
-    assert choose_labelled(other, classes_in(other))[0].texts == found.texts
-
-
 def test_a_text_of_many_rows_does_not_judge_by_its_label(tmp_path):
     rows = [(text, "ab"[row % 2]) for row, text in enumerate(different(300))] + [("not available", "a")] * 20
-    corpus = labelled_corpus(tmp_path / "t.csv", rows)
-    found, held, _ = choose_labelled(corpus, classes_in(corpus), share=1.0)
+    found, held, _ = choose_labelled(*labelled_corpus(tmp_path / "t.csv", rows), share=1.0)
     assert "not available" not in found.texts
     assert len(held) == len(found.texts) == 300
-
-
-def test_spellings_of_a_sentence_are_in_one_half_of_a_development_set():
-    texts = different(300)
-    left = [spell(text) for text in texts[:30] for spell in SPELLINGS]
-    sets = {"dev": Pairs(np.arange(120.0) % 6, left, texts[30:150])}
-    halves = [{*row_keys(half["dev"].left).tolist()} for half in halve(sets)]
-    assert not halves[0] & halves[1]
-    clusters = sentence_clusters(left, texts[30:150])
-    assert sorted(map(len, clusters)) == [4] * 30
 
 
 def test_halves_of_a_corpus_are_scored_once_for_each_text(tmp_path):

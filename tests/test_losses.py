@@ -339,10 +339,3 @@ def test_mixed_negatives_are_not_mixed_from_identical_sentences(run_config, tmp_
     settings["partners"] = torch.where(alike, torch.arange(8), partners)
     assert float(found) == float(contrastive_loss(z, **settings, metrics=right))
     assert left["cos_mix"] == right["cos_mix"]
-
-
-def test_a_batch_of_identical_sentences_has_no_mixed_negatives(run_config):
-    z = torch.randn(4, 8, dtype=torch.float64)
-    keys = dict.fromkeys(("anchor", "positive"), torch.zeros(4, 1, dtype=torch.long))
-    loss = contrastive_loss({"anchor": z, "positive": z}, mixed="paper", partners=torch.arange(4), keys=keys)
-    assert float(loss) == pytest.approx(0, abs=1e-12)

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr, ttest_1samp
 
-import cse
 from cse.cli.printing import compared_cells
 from cse.evaluation import significance
 from cse.evaluation.base import Report, Sample
 
 
 def test_pairs_that_share_a_sentence_are_one_cluster():
-    left = ["a", "b", "c", "d", "e", "a"]
+    left = ["a", "b", "c", "d", "e", " A"]
     right = ["x", "y", "z", "b", "e2", "q"]
     clusters = sorted(sorted(cluster.tolist()) for cluster in significance.sentence_clusters(left, right))
     assert clusters == [[0, 5], [1, 3], [2], [4]]
@@ -194,18 +193,3 @@ def test_intervals_of_rows_that_all_change_alike_are_not_points(units, after):
     (record,) = significance.compare([samples_report([100.0] * units)], [samples_report([after] * units)], seeds=False)
     assert record["high"] - record["low"] > 200 / (units + 2)
     assert record["p"] == (1.0 if after else 2.0 ** (1 - units))
-
-
-def test_compare_refuses_an_encoder_whose_vectors_are_all_equal(scored_pairs):
-    class Encodes:
-        def __init__(self, constant):
-            self.constant = constant
-
-        def encode(self, texts, **_):
-            return np.ones((len(texts), 4)) if self.constant else np.random.default_rng(0).normal(size=(len(texts), 4))
-
-    for first in (False, True):
-        with pytest.raises(
-            cse.InputError, match=r"Encodes: the vectors of all \d+ texts are equal, so that nothing can"
-        ):
-            cse.compare(Encodes(first), Encodes(not first), data=scored_pairs)

@@ -15,8 +15,8 @@ from cse.training.loop import resumed_config
 from cse.training.setup import prepare
 from cse.training.step.encode import Inputs, encode_views
 from cse.training.step.step import propagate
-from methods import VIEWS
-from runs import first_batches, gradients, in_float64, records_of
+from methods import STEPS
+from runs import first_batches, gradients, in_float64
 
 
 def test_learning_rates_follow_their_schedules_as_float32_numbers(run_config):
@@ -72,26 +72,25 @@ def test_one_embedding_lookup_gives_the_same_gradients_as_several(run_config):
     assert "forward" not in vars(table)
 
 
-@pytest.mark.parametrize("name", VIEWS)
+@pytest.mark.parametrize("name", STEPS)
 def test_cached_gradients_equal_gradients_without_caching(run_config, name, monkeypatch):
     from cse.training.step import encode as chunks
     from cse.training.step import step
 
-    run = prepare(run_config.replace(**VIEWS[name]))
+    run = prepare(run_config.replace(**STEPS[name]))
     batches = first_batches(run)
-    for dropout in (False, True):
-        in_float64(run, dropout)
-        # With dropout, masks are drawn per chunk, so the reference has the same chunks, without gradient checkpointing.
-        torch.manual_seed(1)
-        with monkeypatch.context() as patch:
-            for module in (chunks, step) if dropout else ():
-                patch.setattr(module, "checkpoint", lambda function, chunk, use_reentrant: function(chunk))
-            expected, _ = gradients(run, batches, **({"chunk_size": 3} if dropout else {}))
-        torch.manual_seed(1)
-        found, _ = gradients(run, batches, chunk_size=3)
-        assert found.keys() == expected.keys()
-        for key, values in expected.items():
-            assert torch.allclose(found[key], values, rtol=1e-10, atol=1e-12), key
+    in_float64(run, training=True)
+    # Dropout masks are drawn per chunk, so the reference has the same chunks, without gradient checkpointing.
+    torch.manual_seed(1)
+    with monkeypatch.context() as patch:
+        for module in (chunks, step):
+            patch.setattr(module, "checkpoint", lambda function, chunk, use_reentrant: function(chunk))
+        expected, _ = gradients(run, batches, chunk_size=3)
+    torch.manual_seed(1)
+    found, _ = gradients(run, batches, chunk_size=3)
+    assert found.keys() == expected.keys()
+    for key, values in expected.items():
+        assert torch.allclose(found[key], values, rtol=1e-10, atol=1e-12), key
 
 
 def test_accumulated_gradients_are_the_mean_over_batches(run_config):
@@ -107,19 +106,6 @@ def test_accumulated_gradients_are_the_mean_over_batches(run_config):
         if name.startswith("encoder") and name in singles[0]:
             mean = sum(single[name] for single in singles) / 3
             assert torch.allclose(parameter.grad, mean, rtol=1e-10, atol=1e-12)
-
-
-def test_identical_sentences_are_not_each_others_negatives(run_config, tmp_path, sample_rows):
-    rows = [row for row in sample_rows[:8] for _ in range(2)]
-    (tmp_path / "twice.txt").write_text("\n".join(rows), encoding="utf8")
-    config = run_config.replace(corpus=tmp_path / "twice.txt", batch_size=16, max_steps=1, eval_every=0)
-    batch, kept = (first_batches(prepare(config.replace(keep_duplicates=keep)))[0] for keep in (False, True))
-    texts = batch.blocks["anchor"].texts
-    expected = np.array([[a == b for b in texts] for a in texts])
-    keys = batch.keys["anchor"].numpy()
-    assert (np.equal.outer(keys, keys) == expected).all()
-    assert not kept.keys
-    assert records_of(train(config).folder)[0][-1]["duplicates"] == 16
 
 
 def test_masked_tokens_follow_the_proportions_of_bert(run_config):

@@ -3,12 +3,11 @@
 import re
 import sys
 from pathlib import Path
-from unittest.mock import Mock, call, patch
+from unittest.mock import Mock, call
 
 import pytest
 
 from cse import InputError, train
-from cse.training.loggers import LOGGERS
 from cse.training.loop import resumed_config
 
 PAGE = Path(__file__).parents[1] / "docs" / "training.md"
@@ -42,14 +41,12 @@ def test_a_tracker_gets_settings_metrics_and_scores_and_is_continued_on_resume(r
 
 
 @pytest.mark.skipif(not PAGE.exists(), reason="there is no docs/ folder")
-def test_the_logger_in_the_documentation_writes_metrics_and_scores(run_config, monkeypatch, tmp_path):
+def test_the_logger_in_the_documentation_writes_metrics_and_scores(run_config, registered, monkeypatch, tmp_path):
     module = Mock()
     monkeypatch.setitem(sys.modules, "mlflow", module)
-    monkeypatch.setattr("cse.registry.IMPORTED", {})
     code = next(text for text in BLOCK.findall(PAGE.read_text(encoding="utf8")) if "import mlflow" in text)
     (tmp_path / "mlflow_logger.py").write_text(code, encoding="utf8")
-    with patch.dict(LOGGERS._loaded):
-        train(run_config.replace(max_steps=2, imports=(tmp_path / "mlflow_logger.py",), loggers=("mlflow",)))
+    train(run_config.replace(max_steps=2, imports=(tmp_path / "mlflow_logger.py",), loggers=("mlflow",)))
     names = [name for name, _, _ in module.method_calls]
     assert (names[0], names[-1]) == ("start_run", "end_run")
     values = values_of(module.log_metrics)

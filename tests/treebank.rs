@@ -161,10 +161,3 @@ fn tokens_equal_the_output_of_nltk() {
         assert_eq!(words(text).join(" "), expected, "{text:?}");
     }
 }
-
-#[test]
-fn quote_has_the_span_of_its_source() {
-    let found = tokens("\"é\" ''a''");
-    let expected = [(0, 1, "``"), (1, 3, "é"), (3, 4, "''"), (5, 7, "``"), (7, 8, "a"), (8, 10, "''")];
-    assert_eq!(found, expected.map(|(a, b, token)| (a, b, token.to_owned())));
-}

@@ -14,11 +14,9 @@ from cse.context import Context
 from cse.losses.contrastive import Contrastive
 from cse.losses.options import ContrastiveOptions
 from cse.rng import Draws
-from cse.training.setup import prepare
 from cse.views import BatchStep, Views
 from cse_papers.clusterns import ClusterNS, ClusterNSOptions, moved_centroids
-from ranks import two_ranks_equal_one
-from runs import drawn, first_batches, gradients, in_float64
+from runs import drawn
 
 TAU = 0.1
 
@@ -226,46 +224,6 @@ def test_the_term_needs_a_contrastive_loss_only_for_hard_negatives():
     term = term_of(4, clusters=3, threshold=1.0, hard_negatives=False, alpha=0.5, weight=1.0)
     assert term(Views(z), step).item() == 0
     assert term(Views(z), step).item() > 0
-
-
-SETTINGS = {
-    "loss_terms": ("clusterns",),
-    "options": {"clusterns": {"clusters": 4, "threshold": 1.0, "rate": 0.3, "weight": 0.5, "alpha": 0.1}},
-}
-COLUMNS = {"negatives": ("una",), "una": {"every": 1, "use_as": "hard-negatives"}}
-LOSSES = {
-    "standard": {},
-    "focal una": {"loss": "focal", "negatives": ("una",), "una": {"every": 1}},
-    "mixed": {"loss": "mixed"},
-    "release una columns": {"loss": "mixed", "mix_variant": "release", **COLUMNS},
-    "nt-xent": {"objective": "nt-xent"},
-}
-
-
-@pytest.mark.parametrize("loss", ["standard", "focal una", "release una columns"])
-def test_gradients_with_clusters_do_not_depend_on_the_chunk_size(run_config, loss):
-    found = []
-    for chunk_size in (None, 3):
-        run = prepare(run_config.replace(**SETTINGS, **LOSSES[loss]))
-        in_float64(run)
-        batches = first_batches(run)
-        _, before = gradients(run, batches, chunk_size=chunk_size)
-        assert run.state.terms["clusterns"].begun
-        assert float(before["loss/clusterns"]) == 0
-        found.append(gradients(run, batches, chunk_size=chunk_size))
-        assert float(found[-1][1]["loss/clusterns"]) > 0
-    (whole, metrics), (chunks, others) = found
-    for key, values in whole.items():
-        assert torch.allclose(chunks[key], values, rtol=1e-9, atol=1e-11), key
-    for key, value in metrics.items():
-        assert float(others[key]) == pytest.approx(float(value), rel=1e-9, nan_ok=True), key
-
-
-@pytest.mark.slow
-def test_two_processes_have_the_clusters_of_one(run_config, tmp_path):
-    cases = {name: {**SETTINGS, **values} for name, values in LOSSES.items()}
-    one = two_ranks_equal_one(run_config, cases, tmp_path, begun=True)  # the first of two calls begins the clusters
-    assert all(found["metrics"]["loss/clusterns"] > 0 for found in one.values())
 
 
 def test_the_first_centroid_is_drawn_uniformly_from_the_rows():

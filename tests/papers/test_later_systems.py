@@ -11,7 +11,6 @@ from sentence_transformers.sentence_transformer import losses as library
 from cse import InputError
 from cse.context import Context
 from cse.losses.contrastive import contrastive_loss
-from cse.training.loop import train
 from cse.training.setup import prepare
 from cse.views import BatchStep, Views, WithoutDropout
 from cse_papers.gist import GIST, GISTOptions
@@ -327,10 +326,3 @@ def test_rankcse_equals_its_double_loop(monkeypatch, ranking, valid):
             q = math.exp(s[j, i]) / sum(math.exp(s[k, i]) for k in rows)
             js += (p * math.log(2 * p / (p + q)) + q * math.log(2 * q / (p + q))) / 2
     assert term(views, step).item() == pytest.approx((0.7 * rank + 0.4 * js) / len(rows), rel=1e-9)
-
-
-def test_a_run_with_rankcse_logs_its_ranking_and_refuses_three_teachers(run_config, tiny_bert):
-    config = run_config.replace(loss_terms=("rankcse",), rankcse={"teachers": (str(tiny_bert),)}, max_steps=3)
-    assert "ranking" in (train(config.replace(log_every=1)).folder / "log.jsonl").read_text()
-    with pytest.raises(InputError, match=r"rankcse\.teachers: must be one or two encoders, got 3"):
-        train(config.replace(rankcse={"teachers": (str(tiny_bert),) * 3}))

@@ -26,7 +26,6 @@ from cse_papers.modals import Modals, ModalsOptions
 from cse_papers.promptbert import PromptOptions, mask_template
 from runs import after_head, drawn, first_batches, in_float64
 from sentence_models import as_on_the_hub
-from test_systems import few, registered, system  # noqa: F401
 
 
 def batch_step(rows, seed=3):
@@ -215,6 +214,10 @@ def test_diffcse_classifies_the_tokens_that_its_generator_replaced(run_config, s
             "--positive dropout: its options share a dropout mask",
         ),
         ({"positive_hook": "second-template"}, "--positive-hook second-template belongs to --encoder-method prompt"),
+        (
+            {"loss_terms": ("rankcse",), "rankcse": {"teachers": ("a", "b", "c")}},
+            "must be one or two .* got 3",
+        ),
         ({"pooler": "mask"}, "--pooler mask: the tokenizer of .* adds no mask token"),
         ({"encoder_methods": ("prompt",), "prompt": {"template": "no place"}}, "must have one {} and then one"),
         (

@@ -241,15 +241,3 @@ def test_words_are_substituted_in_what_a_crop_leaves(masked_model, sample_rows):
         SubstitutionOptions(**options), Context()
     )(cropped, rows, draws)
     assert all(len(short.split()) < len(text.split()) for short, text in zip(cropped, texts, strict=True))
-
-
-def test_infonce_applies_log_weights_only_to_similarities_of_anchors_with_positives():
-    z = {"anchor": drawn(5, 4), "positive": drawn(5, 4, seed=1)}
-    weights = drawn(5, 5, seed=2)
-    given = {(a, b): weights for a in z for b in z}
-    found = contrastive_loss(z, temperature=0.3, objective="infonce", log_weights=given).item()
-    a, p = (each.numpy() / np.linalg.norm(each.numpy(), axis=1)[:, None] for each in z.values())
-    scores = a @ p.T / 0.3 + weights.numpy()
-    assert found == pytest.approx(
-        np.mean([np.log(np.exp(row).sum()) - row[n] for n, row in enumerate(scores)]), rel=1e-9
-    )
