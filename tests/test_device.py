@@ -4,7 +4,10 @@ Tests marked ``cuda`` need a CUDA device. Of other devices, test_systems.py and 
 """
 
 import json
+import runpy
 import shutil
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +24,7 @@ from cse.training.batches.prepared import Prefetcher
 from cse.training.setup import prepare
 from cse.training.step.step import training_step
 from cse.training.watching import failures
+from forked import Forked
 from methods import STEPS
 from runs import first_batches, gradients, records_of, resumed_run_equals_whole
 
@@ -238,3 +242,26 @@ def test_weights_are_cast_together_without_a_change_of_the_gradients(run_config,
     assert all(torch.equal(rounded[name], value) for name, value in expected.items())
     assert all(torch.equal(same[name], value) or value.isnan() for name, value in metrics.items())
     assert all(type(parameter) is torch.nn.Parameter for parameter in run.state.encoder.backbone.parameters())
+
+
+BENCHES = Path(__file__).parents[1] / "benches"
+
+
+def gpu_benchmark():
+    sys.path.insert(0, str(BENCHES))
+    runpy.run_path(str(BENCHES / "gpu.py"), run_name="__main__")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not BENCHES.is_dir(), reason="there is no benches/ folder")
+def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):
+    process = Forked("--smoke", "--json", tmp_path / "gpu.json", cwd=tmp_path, entry="test_device:gpu_benchmark")
+    out, err = process.communicate(600)
+    assert process.returncode == 0, (out[-2000:] + err[-2000:]).decode()
+    found = json.loads((tmp_path / "gpu.json").read_text(encoding="utf8"))
+    assert set(found["left_out"]) == {"compile"}
+    assert not found["errors"]
+    assert found["resume"] == {"deterministic": True}
+    assert found["tests"]["tests"] > 10
+    assert found["tests"]["failures"] == found["tests"]["errors"] == 0
+    assert found["ranks"]["largest_error"] < 1e-3
