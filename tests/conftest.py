@@ -81,6 +81,13 @@ def run_here(*arguments, cwd="."):
     return subprocess.CompletedProcess(["cse", *arguments], code, *printed)
 
 
+def refuses(message, call, *given, error=errors.InputError, **named):
+    """Asserts that a call raises an error that matches ``message``; returns the text of the error."""
+    with pytest.raises(error, match=message) as caught:
+        call(*given, **named)
+    return str(caught.value)
+
+
 @pytest.fixture
 def processor(monkeypatch):
     """A function that mocks the bfloat16 instructions of the processor and the speedup of bfloat16 over float32."""

@@ -8,6 +8,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from transformers import AutoTokenizer
 
 import cse
+from conftest import refuses
 from cse import Encoder, InputError, SearchIndex
 from cse.encoder.light import LightEncoder
 from cse.encoder.onnx_export import export_onnx
@@ -40,10 +41,8 @@ def test_encoders_without_files_are_told_apart_by_their_weights(tmp_path, tiny_b
     SearchIndex.build(first, TEXTS, tmp_path / "index")
     assert SearchIndex.open(tmp_path / "index", same).search([TEXTS[0]], 1)[0][0].row == 0
     for call in (SearchIndex.open, lambda folder, encoder: SearchIndex.build(encoder, TEXTS, folder)):
-        with pytest.raises(InputError, match="holds vectors of "):
-            call(tmp_path / "index", other)
-    with pytest.raises(InputError, match=r"not both; the index was built with this model"):
-        SearchIndex.open(tmp_path / "index")
+        refuses("holds vectors of ", call, tmp_path / "index", other)
+    refuses(r"not both; the index was built with this model", SearchIndex.open, tmp_path / "index")
 
 
 @pytest.mark.slow
@@ -58,8 +57,7 @@ def test_passages_are_counted_in_the_tokens_of_light_encoders(tmp_path, tiny_ber
     for other in (LightEncoder(names[0]), *(Encoder(name, device="cpu") for name in names)):
         for tokens in (None, 20):
             assert Cutter(other, tokens)(texts) == Cutter(whole, tokens)(texts)
-        with pytest.raises(InputError, match="at most 46"):
-            Cutter(other, 63)
+        refuses("at most 46", Cutter, other, 63)
     static = in_memory(tiny_bert, 0)
     static.save(str(tmp_path / "static"))
     for other in (static, LightEncoder(tmp_path / "static")):
@@ -86,8 +84,7 @@ def test_passages_are_counted_in_the_tokens_of_light_encoders(tmp_path, tiny_ber
 )
 def test_arguments_of_encoders_are_checked(message, call, encoder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the folder with an empty name
-    with pytest.raises(InputError, match=message):
-        call(encoder)
+    refuses(message, call, encoder)
 
 
 @pytest.mark.parametrize(
@@ -101,8 +98,7 @@ def test_arguments_of_encoders_are_checked(message, call, encoder, tmp_path, mon
     ],
 )
 def test_arguments_of_the_search_api_are_checked(message, call, index):
-    with pytest.raises(InputError, match=message):
-        call(index)
+    refuses(message, call, index)
 
 
 def test_arguments_of_sentence_transformers_are_taken_by_position_and_by_former_names(tmp_path, tiny_bert):
@@ -134,12 +130,9 @@ def in_python(monkeypatch):
 def test_messages_in_python_name_keywords_and_suggest_similar_ones(in_python, tmp_path):
     from cse import TrainConfig, train
 
-    with pytest.raises(InputError, match=r"unknown key 'modle' \(did you mean model\?\)"):
-        TrainConfig(modle="minilm")
-    with pytest.raises(InputError, match=r"^batch_size must be >= 2, got 1$"):
-        TrainConfig(batch_size=1)
-    with pytest.raises(InputError, match=r"^negatives: 'unna' is unknown \(did you mean una\?\)"):
-        TrainConfig(negatives=["unna"])
+    refuses(r"unknown key 'modle' \(did you mean model\?\)", TrainConfig, modle="minilm")
+    refuses(r"^batch_size must be >= 2, got 1$", TrainConfig, batch_size=1)
+    refuses(r"^negatives: 'unna' is unknown \(did you mean una\?\)", TrainConfig, negatives=["unna"])
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "file").touch()
     (tmp_path / "c.txt").write_text("a sentence\n")

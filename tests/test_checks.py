@@ -5,6 +5,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from conftest import refuses
 from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.training.batches.checks import cut_off
 from cse.training.selection import is_collapsed
@@ -36,16 +37,14 @@ def test_a_corpus_of_identical_sentences_is_refused(of_rows):
         of_rows(["one and the same sentence"] * 200)
     of_rows(["one and the same sentence"] * 199 + ["another one"])
     rows = ["one and the same sentence" + " again" * i for i in range(1, 20)]
-    with pytest.raises(InputError, match=r"^CORPUS: the first 7 tokens of all 19 sampled sentences are identical"):
-        of_rows(rows, max_length=7)
+    refuses(r"^CORPUS: the first 7 tokens of all 19 sampled sentences are identical", of_rows, rows, max_length=7)
     of_rows(rows, max_length=64)
 
 
 @pytest.mark.parametrize("positive", ["crop", "delete", "halves", "spans"])
 def test_positives_that_are_all_masked_or_unchanged_are_refused(of_rows, positive):
     words = [f"word{i}" for i in range(40)]
-    with pytest.raises(InputError, match=rf"^--positive {positive}: none of 40 .* use --positive dropout"):
-        of_rows(words, positive=positive)
+    refuses(rf"^--positive {positive}: none of 40 .* use --positive dropout", of_rows, words, positive=positive)
     of_rows(words, positive="dropout")
     of_rows([*words, "one sentence of several words"], positive=positive)
 
@@ -56,8 +55,7 @@ def test_positives_that_are_all_masked_or_unchanged_are_refused(of_rows, positiv
 )
 def test_negatives_that_are_all_unchanged_are_refused_with_advice(of_rows, texts, remedy):
     rows = [text + end for text in texts for end in ("!" * i for i in range(16 // len(texts)))]
-    with pytest.raises(InputError, match=rf"^--negative una: none of 16 sampled .*{remedy}"):
-        of_rows(rows, negatives=("una",))
+    refuses(rf"^--negative una: none of 16 sampled .*{remedy}", of_rows, rows, negatives=("una",))
     of_rows(rows, negatives=("una",), una={"every": 0})
 
 

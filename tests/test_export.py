@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 
-from cse import Encoder, InputError, TrainConfig, train
+from conftest import refuses
+from cse import Encoder, TrainConfig, train
 from cse.encoder import onnx_export
 from cse.encoder.light import MADE_FROM
 from cse.encoder.onnx_export import export_onnx
@@ -77,8 +78,7 @@ def test_export_to_a_new_folder_copies_the_model(exported, tmp_path, monkeypatch
     assert steps == ["exporting the model", "comparing its embeddings with PyTorch's"]
     one, two = Encoder(f"onnx:{tmp_path / 'copy'}"), Encoder(tmp_path / "copy", device="cpu")
     np.testing.assert_allclose(one.encode(TEXTS), two.encode(TEXTS), atol=1e-4)
-    with pytest.raises(InputError, match="exists; name a new folder"):
-        export_onnx(str(run), str(tmp_path / "copy"))
+    refuses("exists; name a new folder", export_onnx, str(run), str(tmp_path / "copy"))
 
 
 def test_an_exported_folder_has_the_files_that_text_embeddings_inference_reads(exported):
@@ -131,11 +131,9 @@ def test_export_fails_if_the_embeddings_differ_from_those_of_pytorch(exported, t
 
     monkeypatch.setattr(onnx_export, "write_onnx", another_model)
     before = sorted(other.rglob("*"))
-    with pytest.raises(RunError, match="differ by up to"):
-        export_onnx(str(other))
+    refuses("differ by up to", export_onnx, str(other), error=RunError)
     assert sorted(other.rglob("*")) == before
-    with pytest.raises(RunError, match="differ by up to"):
-        export_onnx(str(other), str(tmp_path / "copy"))
+    refuses("differ by up to", export_onnx, str(other), str(tmp_path / "copy"), error=RunError)
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
@@ -177,8 +175,7 @@ def test_error_for_a_missing_package_names_the_extra_to_install(tiny_bert, expor
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     for call in (lambda: export_onnx(tiny_bert), lambda: Encoder(f"onnx:{exported[0]}")):
-        with pytest.raises(InputError, match=r"pip install 'cse\[onnx\]'"):
-            call()
+        refuses(r"pip install 'cse\[onnx\]'", call)
 
 
 def test_sentence_transformers_loads_the_exported_file(exported):
@@ -198,8 +195,7 @@ def test_a_file_that_was_made_from_other_weights_is_refused(copied):
     assert Encoder(f"onnx:{file}").encode(["a text"]).shape == (1, 32)
     weights = load_file(copied / "model.safetensors")
     save_file({name: values + 0.01 for name, values in weights.items()}, copied / "model.safetensors", {"format": "pt"})
-    with pytest.raises(InputError, match=r"onnx was made from other weights than .* has now; repeat cse export --onnx"):
-        Encoder(f"onnx:{file}")
+    refuses(r"onnx was made from other weights than .* has now; repeat cse export --onnx", Encoder, f"onnx:{file}")
 
 
 def test_the_digest_of_an_exported_file_covers_weights_of_any_name(copied):
@@ -231,8 +227,7 @@ def test_a_graph_with_one_row_for_a_batch_is_refused(copied):
         node.output[:] = ["all rows" if name == "sentence_embedding" else name for name in node.output]
     model.graph.node.append(onnx.helper.make_node("Gather", ["all rows", "first"], ["sentence_embedding"], axis=0))
     onnx.save(model, copied / "onnx" / "model.onnx")
-    with pytest.raises(InputError, match=r"returned \(1, 32\) values for 2 texts, not \(2, 32\)"):
-        Encoder(f"onnx:{copied}")
+    refuses(r"returned \(1, 32\) values for 2 texts, not \(2, 32\)", Encoder, f"onnx:{copied}")
 
 
 @pytest.mark.parametrize(
@@ -252,13 +247,11 @@ def test_a_tokenizer_that_does_not_fit_the_exported_file_is_refused(copied, chan
     else:
         stored |= change
     path.write_text(json.dumps(stored), encoding="utf8")
-    with pytest.raises(InputError, match=message):
-        Encoder(f"onnx:{copied}")
+    refuses(message, Encoder, f"onnx:{copied}")
 
 
 @pytest.mark.parametrize("value", [0, 1, True, 2.5])
 def test_a_number_of_dimensions_that_no_model_has_is_refused_beside_an_exported_file(copied, value):
     path = copied / "config_sentence_transformers.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "truncate_dim": value}))
-    with pytest.raises(InputError, match="truncate_dim in its config_sentence_transformers"):
-        Encoder(f"onnx:{copied}")
+    refuses("truncate_dim in its config_sentence_transformers", Encoder, f"onnx:{copied}")

@@ -11,6 +11,7 @@ import time
 import pytest
 import scipy.sparse
 
+from conftest import refuses
 from cse import InputError, TfidfIndex, TrainConfig, _core, train
 from cse.errors import refusing_names
 from cse.io import fresh_folder, naming
@@ -33,8 +34,7 @@ def test_a_matrix_beside_another_index_is_refused_and_one_without_a_name_is_acce
     comment = (tmp_path / "one" / "matrix.npz").read_bytes()[-42:]
     assert comment.decode() == f"cse index {_core.hash_file(tmp_path / 'one' / 'index.safetensors')}"
     shutil.copy(tmp_path / "two" / "matrix.npz", tmp_path / "one" / "matrix.npz")
-    with pytest.raises(InputError, match=r"matrix\.npz: belongs to another index than .*; build both again"):
-        TfidfIndex.open(tmp_path / "one")
+    refuses(r"matrix\.npz: belongs to another index than .*; build both again", TfidfIndex.open, tmp_path / "one")
     matrix = scipy.sparse.load_npz(tmp_path / "two" / "matrix.npz")
     scipy.sparse.save_npz(tmp_path / "one" / "matrix.npz", matrix, compressed=False)
     TfidfIndex.open(tmp_path / "one")

@@ -9,7 +9,8 @@ import pytest
 import scipy.sparse
 from sklearn.feature_extraction.text import CountVectorizer
 
-from cse import InputError, TfidfIndex
+from conftest import refuses
+from cse import TfidfIndex
 from cse._core import tokenize
 from cse.tfidf.build import build_index
 from cse.tfidf.options import word_options
@@ -117,8 +118,7 @@ def test_a_truncated_or_edited_index_or_one_of_another_version_is_refused(sample
     whole = file.read_bytes()
     file.write_bytes(change(whole))
     assert file.read_bytes() != whole
-    with pytest.raises(InputError, match=rf"index\.safetensors: .*{message}"):
-        TfidfIndex.open(tmp_path)
+    refuses(rf"index\.safetensors: .*{message}", TfidfIndex.open, tmp_path)
 
 
 def test_merged_shards_equal_one_build_byte_for_byte(sample, tmp_path, cse_here):
@@ -223,8 +223,7 @@ def test_an_index_stores_its_word_options(tmp_path, cse):
     assert index.transform(["the \uff26ox"]).indices.tolist() == [0, 3]
     TfidfIndex.build(tmp_path / "a.txt").save(tmp_path / "other")
     for name, message in (("tfidf", "unicode, case kept, NFKC"), ("nowhere", "nowhere: no TF-IDF index there")):
-        with pytest.raises(InputError, match=message):
-            TfidfIndex.merge([tmp_path / "other", tmp_path / name], tmp_path / "all")
+        refuses(message, TfidfIndex.merge, [tmp_path / "other", tmp_path / name], tmp_path / "all")
     assert not (tmp_path / "all").exists()
 
 
@@ -240,8 +239,7 @@ def test_surface_plain_is_the_default_of_a_treebank_index(sample, sample_rows, n
             assert text[slice(*new.span)] == new.old
         kept = [word for word, other in zip(words, negative.split(" "), strict=True) if word == other]
         assert len(kept) == len(words) - len(replaced)
-    with pytest.raises(InputError, match="treebank"):
-        index.augment(sample_rows[:1], surface="keep")
+    refuses("treebank", index.augment, sample_rows[:1], surface="keep")
 
 
 def test_a_filtered_index_has_only_some_terms_and_cannot_be_saved(sample, sample_rows, tmp_path, cse):
@@ -264,9 +262,7 @@ def test_a_filtered_index_has_only_some_terms_and_cannot_be_saved(sample, sample
     for text in few[:20]:
         assert [w.score for w in some.explain(text)] == [w.score for w in whole.explain(text)]
     assert not some.idf.flags.writeable
-    with pytest.raises(InputError, match="does not contain all terms"):
-        some.save(tmp_path / "other")
-    with pytest.raises(InputError, match=r"none of the [0-9]+ terms is left"):
-        TfidfIndex.open(tmp_path / "tfidf", min_df=10**9)
+    refuses("does not contain all terms", some.save, tmp_path / "other")
+    refuses(r"none of the [0-9]+ terms is left", TfidfIndex.open, tmp_path / "tfidf", min_df=10**9)
     ran(cse("augment", sample, "--min-df", 3, "--max-terms", 1000, "-o", "out.txt", "--json", cwd=tmp_path))
     assert (tmp_path / "out.txt").read_text(encoding="utf8").split("\n")[:-1] == some.augment(sample_rows)

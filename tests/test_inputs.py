@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 
+from conftest import refuses
 from cse import Encoder, InputError, SearchIndex, TfidfIndex, TrainConfig, train
 from cse.data.corpus import Corpus
 from cse.data.readers import joined_lines, resolve
@@ -103,8 +104,7 @@ def test_patterns_match_files_in_order_of_their_names(tmp_path, cse):
     assert rows_of(resolve(str(tmp_path / "**" / "?.txt"))) == ["one", "two", "three"]
     assert rows_of(resolve([tmp_path / "b.txt", str(tmp_path / "a*.txt")])) == ["two", "one"]
     assert rows_of(resolve(tmp_path / "odd[1].txt")) == ["four"]  # an existing file is not treated as a pattern
-    with pytest.raises(InputError, match="no file matches"):
-        resolve(str(tmp_path / "*.csv"))
+    refuses("no file matches", resolve, str(tmp_path / "*.csv"))
     done = cse("build-tfidf", "[ab].txt", "-o", "out", "--json", cwd=tmp_path)
     assert [file["path"] for file in json.loads(done.stdout)["files"]] == ["a.txt", "b.txt"]
 
@@ -130,8 +130,7 @@ def test_training_uses_the_indexed_column(tmp_path):
     index = TfidfIndex.build(path, column="")
     corpus = open_corpus((), None, index)
     assert corpus.take([0, 1]) == ["10", "20"]
-    with pytest.raises(InputError, match="--column"):
-        check_indexed(open_corpus((str(path),), "b", index), index)
+    refuses("--column", check_indexed, open_corpus((str(path),), "b", index), index)
 
 
 def records(*found):
@@ -181,13 +180,11 @@ def test_errors_of_tables_name_the_file_or_the_place_of_the_fault(tmp_path, name
 
 def test_errors_of_other_tables_and_on_the_command_line(tmp_path, cse):
     pq.write_table(pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["a", "a"]), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match="2 columns named 'a'"):
-        resolve(tmp_path / "a.parquet", "a")
+    refuses("2 columns named 'a'", resolve, tmp_path / "a.parquet", "a")
     pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "b.parquet")
     with pytest.raises(InputError, match=r"row 1: column 'text' must be text, got a number \(1\); write it as text"):
         Corpus.read(resolve(tmp_path / "b.parquet", "text"))
-    with pytest.raises(InputError, match="no file was given"):
-        TfidfIndex.build([])
+    refuses("no file was given", TfidfIndex.build, [])
     (tmp_path / "long.csv").write_bytes(b"a\nok\n" + b"x" * 5000 + b"\n")
     done = cse("build-tfidf", "long.csv", "--column", "a", "--max-line-bytes", 99, cwd=tmp_path)
     refused(done, "long.csv", "row 2 of column a is longer")
@@ -258,8 +255,7 @@ def test_what_is_not_a_list_of_texts_is_refused(texts, encoder, index, tmp_path)
         for take in functions:
             if take == encoder.encode and isinstance(texts, str):
                 continue  # one text has one vector
-            with pytest.raises(InputError, match=f"^{name}: a list of .* was expected, not "):
-                take(texts)
+            refuses(f"^{name}: a list of .* was expected, not ", take, texts)
     assert len(index) == 4
 
 

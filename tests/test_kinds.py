@@ -16,6 +16,7 @@ from sentence_transformers.base.modules import Router
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, StaticEmbedding
 from transformers import AutoTokenizer
 
+from conftest import refuses
 from cse import Encoder, InputError, train
 from cse.encoder.light import LightEncoder
 from cse.encoder.onnx_export import export_onnx
@@ -60,8 +61,7 @@ def test_a_static_embedding_encodes_as_in_sentence_transformers(static):
     np.testing.assert_allclose(ours.encode_query(TEXTS), theirs.encode_query(TEXTS), atol=1e-6)
     np.testing.assert_allclose(ours.encode(TEXTS, batch_size=1), ours.encode(TEXTS), atol=1e-6)
     assert ours.embedding_dim == 12
-    with pytest.raises(InputError, match="has no pooling to choose"):
-        Encoder(folder, pooler="avg", device="cpu")
+    refuses("has no pooling to choose", Encoder, folder, pooler="avg", device="cpu")
 
 
 def test_mapping_and_weights_of_model2vec_are_applied(static, tmp_path):
@@ -76,8 +76,7 @@ def test_mapping_and_weights_of_model2vec_are_applied(static, tmp_path):
 def test_training_and_onnx_export_of_a_static_encoder_are_refused(static, run_config):
     with pytest.raises(InputError, match="is a static encoder, which has no transformer to train or to export"):
         train(run_config.replace(model=str(static[0])))
-    with pytest.raises(InputError, match="is a static encoder"):
-        export_onnx(str(static[0]), str(static[0].with_name("onnx")))
+    refuses("is a static encoder", export_onnx, str(static[0]), str(static[0].with_name("onnx")))
 
 
 def test_a_router_encodes_queries_and_documents_as_in_sentence_transformers(tmp_path, tiny_bert):
@@ -99,16 +98,14 @@ def test_a_router_encodes_queries_and_documents_as_in_sentence_transformers(tmp_
 
 def test_a_cross_encoder_and_a_sparse_encoder_are_refused(tmp_path, tiny_bert):
     CrossEncoder(str(tiny_bert), device="cpu", num_labels=1).save(str(tmp_path / "cross"))
-    with pytest.raises(InputError, match=r"is a CrossEncoder.*pass a SentenceTransformer to cse"):
-        find_model(str(tmp_path / "cross"))
+    refuses(r"is a CrossEncoder.*pass a SentenceTransformer to cse", find_model, str(tmp_path / "cross"))
     # Older releases of sentence-transformers save a CrossEncoder in these forms.
     for name in ("config_sentence_transformers.json", "modules.json"):
         (tmp_path / "cross" / name).unlink(missing_ok=True)
     config = json.loads((tmp_path / "cross" / "config.json").read_text())
     for labels, more in (({"0": "a"}, {}), ({"0": "a", "1": "b"}, {"sentence_transformers": {"version": "4.1.0"}})):
         (tmp_path / "cross" / "config.json").write_text(json.dumps({**config, "id2label": labels, **more}))
-        with pytest.raises(InputError, match="is a CrossEncoder"):
-            find_model(str(tmp_path / "cross"))
+        refuses("is a CrossEncoder", find_model, str(tmp_path / "cross"))
     SparseEncoder(str(tiny_bert), device="cpu").save(str(tmp_path / "sparse"))
     with pytest.raises(InputError, match=r"is a SparseEncoder, which has vectors with a dimension for each token"):
         find_model(str(tmp_path / "sparse"))
@@ -154,8 +151,7 @@ def test_an_onnx_file_gives_the_vectors_of_the_model(tmp_path, tiny_bert, side, 
 
 def test_other_folders_are_refused_and_opened_by_cse_encoder(tmp_path, tiny_bert):
     sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean")])
-    with pytest.raises(InputError, match=r"needs cse\.Encoder"):
-        LightEncoder(tmp_path / "model")
+    refuses(r"needs cse\.Encoder", LightEncoder, tmp_path / "model")
     assert isinstance(open_encoder(tmp_path / "model", device="cpu"), Encoder)
 
 

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
-from cse import Encoder, InputError, train
+from conftest import refuses
+from cse import Encoder, train
 from cse.encoder.layout import kind_of, read_modules
 from cse.encoder.saving import merged_adapters
 from cse.training.loop import resumed_config
@@ -86,14 +87,11 @@ def test_an_adapter_saved_by_sentence_transformers_is_loaded_and_trained(config,
 
 
 def test_invalid_lora_settings_are_refused(config, monkeypatch):
-    with pytest.raises(InputError, match=r"lora\.targets: nothing"):
-        prepare(config.replace(options={"lora": {"targets": ("nothing",)}}))
-    with pytest.raises(InputError, match="--lora"):
-        config.replace(lora=-1)
+    refuses(r"lora\.targets: nothing", prepare, config.replace(options={"lora": {"targets": ("nothing",)}}))
+    refuses("--lora", config.replace, lora=-1)
     assert config.replace(lora=0).encoder_methods == ()
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(InputError, match=r"--lora 4 needs peft, which is not installed; run pip install 'cse\[lora\]'"):
-        prepare(config)
+    refuses(r"--lora 4 needs peft, which is not installed; run pip install 'cse\[lora\]'", prepare, config)
 
 
 def test_ema_averages_adapter_weights_and_must_be_listed_after_lora(config):
@@ -101,8 +99,7 @@ def test_ema_averages_adapter_weights_and_must_be_listed_after_lora(config):
     averages = run.state.methods["ema"].names
     assert len(averages) == 3 * 6 * 2
     assert all(".lora_" in name for name in averages)
-    with pytest.raises(InputError, match="give ema last"):
-        train(config.replace(encoder_methods=("ema", "lora")))
+    refuses("give ema last", train, config.replace(encoder_methods=("ema", "lora")))
 
 
 def test_the_defaults_of_lora_are_a_learning_rate_of_1e_4_and_a_scale_of_2(config):
@@ -138,5 +135,4 @@ def test_a_run_is_not_resumed_with_a_changed_base_model(config, tmp_path, tiny_b
     weights = base_weights(model)
     weights["embeddings.word_embeddings.weight"][5] += 1
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"model\.safetensors"):
-        train(resumed_config(folder, {"max_steps": 6}), resume=folder)
+    refuses(r"model\.safetensors", train, resumed_config(folder, {"max_steps": 6}), resume=folder)

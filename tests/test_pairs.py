@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+from conftest import refuses
 from cse import Encoder, InputError, train
 from cse.cli import printing
 from cse.data.pairs import open_pairs
@@ -96,8 +97,7 @@ def test_columns_can_be_chosen_by_name_and_invalid_names_are_refused(tmp_path, t
         ),
         ({"pairs": tmp_path / "pairs.txt"}, "is not a table"),
     ):
-        with pytest.raises(InputError, match=message):
-            prepare(base.replace(**{"pairs": path, **values}))
+        refuses(message, prepare, base.replace(**{"pairs": path, **values}))
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -135,8 +135,7 @@ def test_the_error_for_a_column_whose_role_is_unclear_suggests_an_option(tmp_pat
     cells = (last.format(i, i % 5, ("no", "yes")[i % 3 > 0], int(i % 3 > 0)) for i in range(30))
     rows = [(*(f"one {i}", f"two {i}")[: len(names) - 1], cell) for i, cell in enumerate(cells)]
     path = str(table(tmp_path, "csv", rows, names))
-    with pytest.raises(InputError, match=message):
-        open_pairs([path], [])
+    refuses(message, open_pairs, [path], [])
     named = open_pairs([path], names[:2])
     assert (named.positives.take([1]), named.left_out) == (["two 1"], 0)
     assert list(named.names.values()) == list(names[:2])
@@ -184,8 +183,7 @@ def test_pairs_are_selected_by_label_or_score(tmp_path, kind, base):
         ({"where": "other=1"}, "has no column 'other'; its columns are: sentence_A"),
         ({"min_score": 9.0}, "--min-score 9: no row"),
     ):
-        with pytest.raises(InputError, match=message):
-            open_pairs([str(path)], [], **values)
+        refuses(message, open_pairs, [str(path)], [], **values)
 
 
 @pytest.mark.parametrize(
@@ -300,15 +298,12 @@ def test_values_that_float64_does_not_hold_are_no_numbers(tmp_path, value):
     path.write_text(f"anchor,positive,score\na,b,1\na,b,{value}\n", encoding="utf8")
     with pytest.raises(InputError, match=f"no row has this value; the first distinct values are 1, {value}"):
         open_pairs([str(path)], [], "score=9007199254740992")
-    with pytest.raises(InputError, match=f"row 2 of column score is '{value}', not a number"):
-        open_pairs([str(path)], [], min_score=1)
+    refuses(f"row 2 of column score is '{value}', not a number", open_pairs, [str(path)], [], min_score=1)
     path.write_text(f"1,one,two\n2,three,four\n{value},five,six\n", encoding="utf8")
-    with pytest.raises(InputError, match=f"line 3: the score must be a finite number, got '{value}'"):
-        read_pairs(path)
+    refuses(f"line 3: the score must be a finite number, got '{value}'", read_pairs, path)
     for line, read in ((f"q 0 d {value}", read_judgements), (f"q Q0 d 1 {value} name", read_run)):
         path.write_text(f"{line.replace(value, '1')}\n{line.replace(' d ', ' e ')}\n", encoding="utf8")
-        with pytest.raises(InputError, match="line 2"):
-            read(path)
+        refuses("line 2", read, path)
 
 
 def test_prompts_by_column_do_not_hide_equal_texts(tmp_path, base):

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from conftest import refuses
 from cse import Encoder, InputError, SearchIndex, TrainConfig, train
 from cse.encoder.prompts import template_of, templated
 from cse.evaluation.retrieval import rank_documents
@@ -71,12 +72,10 @@ def test_vectors_with_prompts_equal_those_of_sentence_transformers(models, name)
 
 def test_unknown_prompt_names_and_invalid_templates_are_refused(models, tiny_bert):
     folder, _ = models("plain")
-    with pytest.raises(InputError, match=r"--prompt: 'queri' is unknown \(did you mean query\?\)"):
-        Encoder(folder, device="cpu", prompt="queri")
+    refuses(r"--prompt: 'queri' is unknown \(did you mean query\?\)", Encoder, folder, device="cpu", prompt="queri")
     with pytest.raises(InputError, match="prompt_name: 'passage' is unknown"):
         Encoder(folder, device="cpu").encode(TEXTS, prompt_name="passage")
-    with pytest.raises(InputError, match=r"has no named prompts; give the text.*'query: '"):
-        Encoder(tiny_bert, device="cpu", prompt="query")
+    refuses(r"has no named prompts; give the text.*'query: '", Encoder, tiny_bert, device="cpu", prompt="query")
     with pytest.raises(InputError, match=r"has \{text\} twice"):
         Encoder(tiny_bert, device="cpu", prompt="{text} {text}").encode(["a"])
 
@@ -197,8 +196,7 @@ def test_prompt_auto_chooses_the_prompt_of_a_column_by_its_role(config, tmp_path
     for block, prompt in begins.items():
         assert begin_with(batch, block, run.state.encoder.tokenizer, prompt)
     assert run.state.encoder.prompt == ""
-    with pytest.raises(InputError, match="--prompt auto needs --pairs"):
-        prepare(config.replace(prompt="auto"))
+    refuses("--prompt auto needs --pairs", prepare, config.replace(prompt="auto"))
 
 
 @pytest.mark.parametrize(("given", "name"), [("sts", "sts"), ("of my own : ", "default"), ("", None)])

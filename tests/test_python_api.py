@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 import cse
-from cse import Encoder, InputError
+from conftest import refuses
+from cse import Encoder
 from cse.cli import cli
 
 
@@ -92,8 +93,7 @@ def test_compare_takes_one_checkpoint_per_seed_on_each_side(tiny_bert, other, sc
     assert found.tasks[0]["mean"] == pytest.approx(expected[0]["mean"], abs=1e-9)
     assert found.tasks[0]["p_holm"] == pytest.approx(expected[0]["p_holm"], abs=1e-6)
     for sides in (([a, b], [b]), ([a], [b]), ([a, b], b)):
-        with pytest.raises(InputError, match="same number of checkpoints"):
-            cse.compare(*sides, data=scored_pairs)
+        refuses("same number of checkpoints", cse.compare, *sides, data=scored_pairs)
 
 
 def test_evaluate_refuses_invalid_arguments(tiny_bert, scored_pairs, tmp_path):
@@ -105,8 +105,7 @@ def test_evaluate_refuses_invalid_arguments(tiny_bert, scored_pairs, tmp_path):
         ((Encoder(tiny_bert, device="cpu"),), {"pooler": "cls"}, "has been loaded with its own values"),
         ((tmp_path / "none",), {}, "no such folder"),
     ):
-        with pytest.raises(InputError, match=message):
-            cse.evaluate(*arguments, data=scored_pairs, **more)
+        refuses(message, cse.evaluate, *arguments, data=scored_pairs, **more)
 
 
 def test_importing_cse_does_not_import_torch():

@@ -19,7 +19,7 @@ import pytest
 import tomli_w
 import torch
 
-from conftest import config_of_eight_steps, run_here
+from conftest import config_of_eight_steps, refuses, run_here
 from cse import InputError, TfidfIndex, train
 from cse.evaluation.geometry import unit
 from cse.losses.base import focal
@@ -417,8 +417,7 @@ def test_sections_are_left_out_if_texts_are_missing_or_models_cannot_be_compared
     assert "no encoder there" in report_page(curves.Material(read_run(copy), str(tiny_bert))).left_out["pairs"]
     config = (copy / "config.toml").read_text(encoding="utf8")
     (copy / "config.toml").write_text(config.replace("encoder_methods = []", 'encoder_methods = ["prompt"]'))
-    with pytest.raises(InputError, match="--encoder-method prompt"):
-        compare_models(read_run(copy), str(tiny_bert))
+    refuses("--encoder-method prompt", compare_models, read_run(copy), str(tiny_bert))
 
 
 def test_a_page_shows_no_file_outside_the_run_that_its_configuration_names(dev_run, tiny_bert, tmp_path):
@@ -487,8 +486,7 @@ def test_listing_runs_does_not_import_torch(run):
 
 def test_the_error_for_a_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"cse report needs matplotlib.*, .* run pip install 'cse\[plots\]'"):
-        require_extra("cse report")
+    refuses(r"cse report needs matplotlib.*, .* run pip install 'cse\[plots\]'", require_extra, "cse report")
 
 
 def test_the_page_shows_the_verdict_of_the_run_first(run, tmp_path):

@@ -12,6 +12,7 @@ import zipfile
 import pyarrow as pa
 import pytest
 
+from conftest import refuses
 from cse import InputError, TfidfIndex, _core
 from cse.data import readers
 from cse.data.corpus import Corpus
@@ -126,8 +127,7 @@ def test_an_encoding_without_a_byte_order_mark_is_recognised(tmp_path, name):
         path.write_bytes(f"text\n{TEXT}Caf\u00e9 \u2013 na\u00efve\n".encode(name))
     encoding = name[:6].upper()
     advice = f"is {encoding}, not UTF-8; convert it .iconv -f {encoding}{name[7:].upper()} "
-    with pytest.raises(InputError, match=advice):
-        TfidfIndex.build(text)
+    refuses(advice, TfidfIndex.build, text)
     with pytest.raises(InputError, match=f"is {name.upper().replace('-LE', 'LE').replace('-BE', 'BE')}, not UTF-8"):
         TfidfIndex.build(table, column="text")
 
@@ -147,12 +147,10 @@ def test_a_suffix_in_upper_case_selects_the_decoder(tmp_path, suffix, codec):
 def test_the_contents_of_compressed_files_are_checked(tmp_path):
     twice = tmp_path / "twice.txt.gz"
     twice.write_bytes(gzip.compress(gzip.compress(TEXT.encode())))
-    with pytest.raises(InputError, match="contains gzip data, not text; decompress it first"):
-        TfidfIndex.build(twice)
+    refuses("contains gzip data, not text; decompress it first", TfidfIndex.build, twice)
     plain = tmp_path / "plain.txt.gz"
     plain.write_text(TEXT)
-    with pytest.raises(InputError, match=r"is not gzip data, although its name ends in \.gz; rename it"):
-        TfidfIndex.build(plain)
+    refuses(r"is not gzip data, although its name ends in \.gz; rename it", TfidfIndex.build, plain)
 
 
 def test_a_bom_crlf_line_ends_and_text_that_starts_like_an_archive_are_accepted(tmp_path):
@@ -179,8 +177,7 @@ def test_an_empty_file_is_accepted_but_an_empty_corpus_is_refused(tmp_path, samp
     out.unlink()
     for paths, message in (((empty,), "the file is empty"), ((empty, more), "and 1 more: contains no rows")):
         for call in (*calls(sample_index, out, *paths), lambda paths=paths: diagnose(*paths)):
-            with pytest.raises(InputError, match=rf"empty\.txt:? {message}"):
-                call()
+            refuses(rf"empty\.txt:? {message}", call)
     assert not out.exists()
     # A shard may be empty, but the merged index may not.
     shards = [_core.count([str(path)], WORDS, READING) for path in (empty, text)]

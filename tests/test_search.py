@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from conftest import refuses
 from cse import Encoder, InputError, SearchIndex, io
 from cse._core import hash_bytes
 from cse.encoder.passages import Cutter
@@ -111,8 +112,7 @@ def test_an_interrupted_build_can_be_completed(tmp_path, monkeypatch, encoder, i
         SearchIndex.build(Counted(encoder, 300), texts, tmp_path / "index", ids=ids, passages=8)
     done = sum(len(Rows(path).hashes) for path in (tmp_path / "index").glob("encoded-*"))
     assert 0 < done < 300
-    with pytest.raises(InputError, match="interrupted; run the same command again"):
-        SearchIndex.open(tmp_path / "index", encoder)
+    refuses("interrupted; run the same command again", SearchIndex.open, tmp_path / "index", encoder)
     for name in (".cse-core-a.tmp", f"encoded-{'0' * 16}.arrow"):  # of a killed process
         (tmp_path / "index" / name).write_bytes(b"torn")
     counted = Counted(encoder)
@@ -153,12 +153,10 @@ def test_an_index_built_with_another_corpus_model_or_setting_is_refused(tmp_path
         ((encoder, texts), {"ids": [str(row) for row in range(20)]}, "the rows of this index have no ids"),
     ]
     for arguments, settings, message in cases:
-        with pytest.raises(InputError, match=f"{message}.* --rebuild"):
-            SearchIndex.build(*arguments, folder, **settings)
+        refuses(f"{message}.* --rebuild", SearchIndex.build, *arguments, folder, **settings)
     with io.locked(folder), pytest.raises(InputError, match="another process is writing to this in"):
         SearchIndex.build(encoder, texts[1:], folder)
-    with pytest.raises(InputError, match="holds vectors of glove:"):
-        SearchIndex.open(folder, other)
+    refuses("holds vectors of glove:", SearchIndex.open, folder, other)
     assert len(SearchIndex.build(other, texts[:10], folder, rebuild=True)) == 10
     (tmp_path / "model").rename(tmp_path / "moved")
     assert SearchIndex.open(folder, Encoder(tmp_path / "moved", device="cpu")).texts([2]) == texts[2:3]
@@ -206,8 +204,7 @@ def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch
     with pytest.raises(InputError, match="is damaged"):  # a damaged vector does not get a new checksum
         SearchIndex.build(encoder, texts[1:], folder, ids=[f"id-{row}" for row in range(99)])
     path.unlink()
-    with pytest.raises(InputError, match="no index there"):
-        SearchIndex.open(folder, encoder)
+    refuses("no index there", SearchIndex.open, folder, encoder)
 
 
 def test_an_index_is_read_once_when_it_is_opened(tmp_path, monkeypatch, encoder):
@@ -392,8 +389,7 @@ def test_passages_do_not_exceed_the_token_limit(tiny_bert, sample_rows):
         ]
         assert max(tokens) <= limit
         assert np.mean(tokens[:-1]) > 0.7 * limit
-    with pytest.raises(InputError, match=r"--passages must be .* at most 62, .* got 63"):
-        Cutter(encoder, 63)
+    refuses(r"--passages must be .* at most 62, .* got 63", Cutter, encoder, 63)
 
 
 def test_passages_are_advised_if_the_model_reads_less_than_half_of_the_texts(tiny_bert, sample_rows):
@@ -449,8 +445,7 @@ def test_rows_are_ranked_by_their_best_passage(encoder):
     ],
 )
 def test_invalid_arguments_of_search_index_are_refused(encoder, message, call):
-    with pytest.raises(InputError, match=message):
-        call(partial(SearchIndex.build, encoder))
+    refuses(message, call, partial(SearchIndex.build, encoder))
 
 
 def test_the_error_for_missing_bm25s_names_the_extra(monkeypatch, encoder):
@@ -519,8 +514,7 @@ def test_the_folder_of_an_index_stands_for_the_model_that_built_it(corpus, cse, 
     (corpus / "v.txt").rename(corpus / "w.txt")
     done = cse("search", "../made", "--query", "word3", cwd=corpus / "other")
     refused(done, f"../made: was built with glove:{corpus / 'v.txt'} ", "no such file")
-    with pytest.raises(InputError, match=r"made: .*v.txt: .*; the index was built with this model"):
-        SearchIndex.open(corpus / "made")
+    refuses(r"made: .*v.txt: .*; the index was built with this model", SearchIndex.open, corpus / "made")
 
 
 def test_cse_search_updates_the_index_of_a_changed_corpus(corpus, cse):

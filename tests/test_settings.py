@@ -5,6 +5,7 @@ import tomllib
 import pytest
 from click.testing import CliRunner
 
+from conftest import refuses
 from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.cli import cli
 from cse.training.folder.stored import repeated
@@ -107,8 +108,7 @@ def test_a_preset_has_the_settings_of_the_released_code(name):
     ],
 )
 def test_impossible_settings_are_refused_before_a_run_folder_is_made(tmp_path, short_corpus, tiny_bert, values, flag):
-    with pytest.raises(InputError, match=f"--{flag}"):
-        train(config(tmp_path, short_corpus, tiny_bert).replace(**values))
+    refuses(f"--{flag}", train, config(tmp_path, short_corpus, tiny_bert).replace(**values))
     assert not (tmp_path / "runs").exists()
 
 
@@ -136,8 +136,7 @@ def test_config_toml_stores_given_values_separately_from_resolved_values(tmp_pat
 def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, short_corpus, tiny_bert):
     TfidfIndex.build(short_corpus, tokenizer="treebank").save(tmp_path / "treebank")
     preset = config(tmp_path, short_corpus, tiny_bert, preset="una-bert-base", max_steps=1)
-    with pytest.raises(InputError, match="cse build-tfidf CORPUS --tokenizer treebank"):
-        prepare(preset)
+    refuses("cse build-tfidf CORPUS --tokenizer treebank", prepare, preset)
     assert prepare(preset.replace(tfidf=tmp_path / "treebank")).settings.options["una"]["surface"] == "plain"
 
 
@@ -195,8 +194,7 @@ def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, short_corpus, tin
     ],
 )
 def test_settings_without_effect_are_refused(values, message):
-    with pytest.raises(InputError, match=message):
-        resolved(TrainConfig(**values))
+    refuses(message, resolved, TrainConfig(**values))
 
 
 @pytest.mark.parametrize(
@@ -271,11 +269,9 @@ def test_options_without_effect_are_found_in_the_given_values_of_a_configuration
         'corpus = ["c.txt"]\nnegatives = ["una"]\n[una]\nradius = 5\nreplace_with = "random"\n'
         '[given]\nnegatives = ["una"]\n[given.una]\nradius = 5\nreplace_with = "random"\n'
     )
-    with pytest.raises(InputError, match="--radius has no effect without --replace-with radius"):
-        resolved(TrainConfig.from_toml(config))
+    refuses("--radius has no effect without --replace-with radius", resolved, TrainConfig.from_toml(config))
 
 
 @pytest.mark.parametrize("values", [{"mlm_weight": []}, {"mlm_weight": ""}, {"lora": []}])
 def test_an_empty_value_of_another_type_does_not_switch_a_method_off(values):
-    with pytest.raises(InputError, match="must be a"):
-        TrainConfig(corpus="c.txt", **values)
+    refuses("must be a", TrainConfig, corpus="c.txt", **values)

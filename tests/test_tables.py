@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from conftest import refuses
 from cse import InputError
 from cse.data import tables
 from cse.data.corpus import Corpus
@@ -35,8 +36,7 @@ def read(path, content, **options):
 )
 def test_a_record_of_more_than_eight_megabytes_is_read_or_refused_by_its_row(tmp_path, name, content):
     assert read(tmp_path / name, content, max_line_bytes=2**30) == ["a", "b", LONG, "c"]
-    with pytest.raises(InputError, match=r"row 3 of column text is longer than .* --max-line-bytes"):
-        read(tmp_path / name, content)
+    refuses(r"row 3 of column text is longer than .* --max-line-bytes", read, tmp_path / name, content)
 
 
 def test_a_lone_surrogate_is_reported_in_its_row_and_replaced_on_request(tmp_path):
@@ -83,8 +83,7 @@ def test_a_table_that_cannot_be_read_is_refused_in_one_sentence(tmp_path, name, 
     assert len(str(caught.value)) < 400
     assert "\n" not in str(caught.value)
     if "at line" in message:
-        with pytest.raises(InputError, match=message):
-            list(tables.column_values(str(path), "a"))
+        refuses(message, list, tables.column_values(str(path), "a"))
 
 
 def test_rows_of_a_small_file_are_decoded_in_bounded_batches(tmp_path, monkeypatch):
@@ -108,8 +107,7 @@ def test_a_record_much_longer_than_a_row_may_be_is_refused(tmp_path, monkeypatch
     record = {"csv": "text,n\n{},1\n", "jsonl": '{{"text": "{}"}}\n'}[suffix]
     path = tmp_path / f"long.{suffix}.gz"
     path.write_bytes(gzip.compress(record.format("a" * 3_000_000).encode()))
-    with pytest.raises(InputError, match="a record is longer than 1,048,576 bytes; check its quotes, or raise"):
-        Corpus.read(resolve(path, "text"))
+    refuses("a record is longer than 1,048,576 bytes; check its quotes, or raise", Corpus.read, resolve(path, "text"))
     assert len(Corpus.read(resolve(path, "text"), max_line_bytes=1 << 22)) == 1
 
 
@@ -123,8 +121,7 @@ def test_scored_pairs_of_a_csv_file_are_read_as_other_csv_files_are(tmp_path):
         (b'\n1,a,b\n2,"c,d\n', "a quote in the record at line 4 is never closed"),
     ):
         path.write_bytes(b"score,sentence1,sentence2\n" + content)
-        with pytest.raises(InputError, match=rf"dev\.csv: {message}"):
-            read_pairs(path)
+        refuses(rf"dev\.csv: {message}", read_pairs, path)
 
 
 NOT_READ = {
@@ -178,8 +175,7 @@ class Shape(TypedDict):
     ],
 )
 def test_a_value_of_another_shape_is_refused_with_its_place(content, message):
-    with pytest.raises(InputError, match=message):
-        parse_json(content, Shape, "w")
+    refuses(message, parse_json, content, Shape, "w")
 
 
 def test_a_parquet_file_with_a_wrong_byte_in_a_page_is_refused(tmp_path):
@@ -206,5 +202,4 @@ def test_zeros_at_the_end_of_a_gzip_file_and_between_its_members_are_left_out(tm
     (tmp_path / "t.txt.gz").write_bytes(gzip.compress(b"one\n") + padding + gzip.compress(b"two\n") + padding)
     assert Corpus.read([str(tmp_path / "t.txt.gz")]).take([0, 1]) == ["one", "two"]
     (tmp_path / "t.txt.gz").write_bytes(gzip.compress(b"one\n") + padding + b"rest")
-    with pytest.raises((InputError, OSError), match=r"t\.txt\.gz"):
-        Corpus.read([str(tmp_path / "t.txt.gz")])
+    refuses(r"t\.txt\.gz", Corpus.read, [str(tmp_path / "t.txt.gz")], error=(InputError, OSError))

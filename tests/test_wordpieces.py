@@ -14,6 +14,7 @@ import pytest
 from safetensors import safe_open
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
+from conftest import refuses
 from cse import Encoder, InputError, SearchIndex, TfidfIndex, train
 from cse.search.fusion import Fusion
 from cse.tfidf.pieces import Pieces
@@ -243,13 +244,10 @@ def test_the_index_is_stored_with_its_tokenizer(tmp_path, pieces, tiny_pieces):
     assert copied.augment(rows) == opened.augment(rows) == index.augment(rows)
     assert (copied.transform(rows) != index.transform(rows)).nnz == 0
     tiny_pieces.save(tmp_path / "i")
-    with pytest.raises(InputError, match="is not the tokenizer with which the index was built"):
-        TfidfIndex.open(tmp_path / "i")
+    refuses("is not the tokenizer with which the index was built", TfidfIndex.open, tmp_path / "i")
     (tmp_path / "i" / "tokenizer.json").write_text("{", encoding="utf8")
-    with pytest.raises(InputError, match=r"tokenizer\.json: is not the tokenizer .*; build the index again"):
-        TfidfIndex.open(tmp_path / "i")
-    with pytest.raises(InputError, match="give the attribute pieces"):
-        TfidfIndex.from_bytes(index.to_bytes())
+    refuses(r"tokenizer\.json: is not the tokenizer .*; build the index again", TfidfIndex.open, tmp_path / "i")
+    refuses("give the attribute pieces", TfidfIndex.from_bytes, index.to_bytes())
 
 
 def test_merging_needs_the_same_tokenizer(tmp_path, pieces, tiny_pieces):
@@ -260,17 +258,14 @@ def test_merging_needs_the_same_tokenizer(tmp_path, pieces, tiny_pieces):
     whole = TfidfIndex.from_texts([*rows_of("de"), *rows_of("zh")], **words)
     assert TfidfIndex.open(tmp_path / "m").to_bytes() == merged.to_bytes() == whole.to_bytes()
     TfidfIndex.from_texts(GERMAN, tokenizer="wordpieces", pieces=tiny_pieces).save(tmp_path / "c")
-    with pytest.raises(InputError, match="wordpieces of the tokenizer"):
-        TfidfIndex.merge([tmp_path / "a", tmp_path / "c"], tmp_path / "m")
+    refuses("wordpieces of the tokenizer", TfidfIndex.merge, [tmp_path / "a", tmp_path / "c"], tmp_path / "m")
 
 
 def test_tokenizers_of_other_kinds_are_refused():
     unigram = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0)], 0))
     for other, kind in ((unigram, "Unigram"), (bert(["[UNK]"], handle_chinese_chars=False), "WordPiece")):
-        with pytest.raises(InputError, match=rf"the tokenizer of m \({kind}\) does not split text as BERT's does"):
-            Pieces.of(other, "m")
-    with pytest.raises(InputError, match="the tokenizer of m has no fast version"):
-        Pieces.of(object(), "m")
+        refuses(rf"the tokenizer of m \({kind}\) does not split text as BERT's does", Pieces.of, other, "m")
+    refuses("the tokenizer of m has no fast version", Pieces.of, object(), "m")
 
 
 @pytest.mark.parametrize(
@@ -302,20 +297,17 @@ def test_a_run_uses_the_pieces_of_its_model_and_can_be_resumed(
     una = {"una": {"every": 1, "use_as": "hard-negatives", "tokenizer": "wordpieces"}}
     config = run_config.replace(tfidf=str(index), negatives=("una",), save_every=2, log_every=100, **una)
     whole = train(config.replace(name="whole"))
-    with pytest.raises(MemoryError, match="a crash"):
-        train(config.replace(name="cut"), Stop(5))
+    refuses("a crash", train, config.replace(name="cut"), Stop(5), error=MemoryError)
     cut = whole.folder.with_name("cut")
     same_run(whole.folder, train(resumed_config(cut), resume=cut).folder)
     with pytest.raises(InputError, match="--tokenizer wordpieces --model MODEL"):
         train(config.replace(tfidf=str(short_corpus.with_name("tfidf")), name="words"))
     TfidfIndex.build(short_corpus, tokenizer="wordpieces", pieces=pieces).save(tmp_path / "other")
     message = f"--tfidf: the index has the pieces of another tokenizer than {tiny_bert}"
-    with pytest.raises(InputError, match=message):
-        train(config.replace(tfidf=str(tmp_path / "other"), name="other"))
+    refuses(message, train, config.replace(tfidf=str(tmp_path / "other"), name="other"))
     shutil.rmtree(index)
     (tmp_path / "other").rename(index)
-    with pytest.raises(InputError, match=message):
-        train(resumed_config(cut), resume=cut)
+    refuses(message, train, resumed_config(cut), resume=cut)
 
 
 def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glove, cse_here):
@@ -338,11 +330,9 @@ def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glov
     search = ("search", tiny_bert, "-o", tmp_path / "index", "--query", "replayed", "--bm25-tokenizer")
     ran(cse_here(*search, "wordpieces", "--hybrid", "--json", cwd=tmp_path))
     refused(cse_here(*search, "wordpieces", cwd=tmp_path), "--bm25-tokenizer has no effect without --hybrid")
-    with pytest.raises(InputError, match="--bm25-tokenizer"):
-        Fusion(bm25_tokenizer="letters")
+    refuses("--bm25-tokenizer", Fusion, bm25_tokenizer="letters")
     other = SearchIndex.build(Encoder(glove), texts, tmp_path / "glove")
-    with pytest.raises(InputError, match="has no fast version"):
-        other.prepare(fusion)
+    refuses("has no fast version", other.prepare, fusion)
 
 
 def test_the_hash_depends_only_on_what_determines_the_pieces(tokenizer, pieces):
