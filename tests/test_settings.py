@@ -1,6 +1,7 @@
 """Tests of the settings of a run: presets, flags that override a stored configuration, and conflicting settings."""
 
 import tomllib
+from itertools import product
 
 import pytest
 from click.testing import CliRunner
@@ -10,7 +11,7 @@ from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.cli import cli
 from cse.training.folder.stored import repeated
 from cse.training.loop import resumed_config
-from cse.training.settings.given import merge
+from cse.training.settings.given import flat, merge
 from cse.training.setup import prepare
 from runs import resolved
 
@@ -59,9 +60,9 @@ def test_a_run_repeated_with_another_model_has_the_defaults_of_that_model():
     assert (settings.optimisation.max_steps, settings.optimisation.merge_with_base) == (None, 0.0)
 
 
-@pytest.mark.parametrize("family", ["encoder", "bert-base"])
-def test_the_preset_adapt_equals_the_defaults_of_the_family_adapt(family):
-    for values in ({}, {"loss": "focal", "una": True}, {"loss": "mixed"}, {"pairs": "nli.csv"}):
+def test_the_preset_encoder_equals_the_defaults_of_the_family_encoder():
+    given = ({}, {"loss": "focal", "una": True}, {"loss": "mixed"}, {"pairs": "nli.csv"})
+    for family, values in product(("encoder", "bert-base"), given):
         preset = resolved(TrainConfig(preset="encoder", model="m", **values), family)
         own = resolved(TrainConfig(model="m", **values), "encoder")
         # The defaults of a family include options of methods that the run does not use.
@@ -73,42 +74,32 @@ def test_the_preset_adapt_equals_the_defaults_of_the_family_adapt(family):
 RELEASED = {
     # cambridgeltl/mirror-bert: mirror_scripts/mirror_sentence_bert.sh, train.py (no schedule, no clipping)
     "mirror-bert-bert-base": {"lr": 2e-5, "lr_scheduler": "constant", "weight_decay": 0.01, "max_grad_norm": 0.0},
-    # yym6472/ConSERT: scripts/unsup-consert-base.sh, main.py, SentenceTransformer.fit (weight decay, warm-up)
-    "consert-bert-base": {
-        "pooler": "avg",
-        "eval_pooler": "avg_top2",
-        "warmup": 0.1,
-        "weight_decay": 0.01,
-        "patience": 10,
-        "max_grad_norm": pytest.approx(1 / (2 * 0.15)),  # --cl_rate 0.15, and a sum over two directions
-    },
+    # yym6472/ConSERT: scripts/unsup-consert-base.sh, main.py, SentenceTransformer.fit (weight decay, warm-up);
+    # max_grad_norm is 1 / (2 * 0.15), from --cl_rate 0.15 and a sum over two directions
+    "consert-bert-base": {"pooler": "avg", "eval_pooler": "avg_top2", "warmup": 0.1, "weight_decay": 0.01,
+                          "patience": 10, "max_grad_norm": pytest.approx(1 / 0.3)},
     # SAP-samples/acl2022-self-contrastive-decorrelation: README.md, train.py (pooler_type, projector)
-    "scd-bert-base": {"eval_every": 250, "pooler": "cls_before_pooler", "batch_size": 192},
+    "scd-bert-base": {"eval_every": 250, "pooler": "cls_before_pooler", "batch_size": 192, "scd.width": 4096},
     # caskcsg/sentemb: ESimCSE/run.sh
     "esimcse-roberta-large": {"anchor_dropout": 0.15, "positive_dropout": 0.15, "lr": 1e-5},
     "esimcse-roberta-base": {"anchor_dropout": None, "positive_dropout": None, "lr": 1e-5},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", RELEASED)
 def test_a_preset_has_the_settings_of_the_released_code(name):
-    config = resolved(TrainConfig(preset=name, dev="stsb.dev.tsv"))
-    assert {key: config.values()[key] for key in RELEASED[name]} == RELEASED[name]
-    if name.startswith("scd"):
-        assert config.options["scd"]["width"] == 4096
+    values = flat(resolved(TrainConfig(preset=name, dev="stsb.dev.tsv")).values())
+    assert {key: values[key] for key in RELEASED[name]} == RELEASED[name]
 
 
-@pytest.mark.parametrize(
-    ("values", "flag"),
-    [
-        ({"threads": 10**20}, "threads"),
-        ({"device": "meta"}, "device meta"),
-        ({"corpus": (), "column": "text"}, "column"),
-        ({"negatives": ("halves",)}, "negative halves: this method makes positives"),
-    ],
-)
-def test_impossible_settings_are_refused_before_a_run_folder_is_made(tmp_path, short_corpus, tiny_bert, values, flag):
-    refuses(f"--{flag}", train, config(tmp_path, short_corpus, tiny_bert).replace(**values))
+def test_impossible_settings_are_refused_before_a_run_folder_is_made(tmp_path, short_corpus, tiny_bert):
+    for values, message in (
+        ({"threads": 10**20}, "--threads"),
+        ({"device": "meta"}, "--device meta"),
+        ({"corpus": (), "column": "text"}, "--column"),
+        ({"negatives": ("halves",)}, "--negative halves: this method makes positives"),
+    ):
+        refuses(message, train, config(tmp_path, short_corpus, tiny_bert).replace(**values))
     assert not (tmp_path / "runs").exists()
 
 
@@ -164,19 +155,9 @@ def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, short_corpus, tin
         ({"positive_hook": "pca", "pca": {"ratio": 0.2}}, "pca.ratio has no effect without pca.curriculum=none"),
         ({"feature_augmentations": ("dclr",), "dclr": {"threshold": 0.8}}, "dclr.threshold .* without dclr.model"),
         ({"positive": "spans", "spans": {"min_span_words": 3}}, "spans.min_span_words .* without spans.max_span_words"),
-        (
-            {"negatives": ("una",), "una": {"radius": 50, "replace_with": "random"}},
-            "--radius has no effect without --replace-with radius",
-        ),
-        (
-            {"encoder_methods": ("prompt",), "pooler": "avg"},
-            "--pooler avg: --encoder-method prompt .* needs --pooler m",
-        ),
+        ({"encoder_methods": ("prompt",), "pooler": "avg"}, "--pooler avg: --encoder-method prompt .* needs --pooler "),
         ({"encoder_methods": ("prompt",), "positive_hook": "pca"}, "--positive-hook pca: .* needs --positive-hook sec"),
-        (
-            {"feature_augmentations": ("off-dropout", "projector")},
-            "off-dropout adds embeddings of the encoder, and --feature-augmentation projector maps the others",
-        ),
+        ({"feature_augmentations": ("off-dropout", "projector")}, "off-dropout adds embeddings .* projector maps the "),
         ({"positive": "diverse"}, "--positive diverse with these options makes edited sentences that no loss term"),
         ({"feature_augmentations": ("group-whitening", "projector")}, "group-whitening adds embeddings of the encoder"),
         ({"loss_terms": ("matryoshka", "diffcse"), "dims": "8"}, "--dims would train .* --feature-augmentation proj"),
@@ -197,9 +178,8 @@ def test_settings_without_effect_are_refused(values, message):
     refuses(message, resolved, TrainConfig(**values))
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
+def test_settings_with_an_effect_and_values_of_presets_are_accepted():
+    for values in (
         {"loss": "scd", "preset": "simcse-bert-base"},
         {"loss": "scd", "feature_augmentations": ("modals",)},
         {"loss": "scd", "feature_augmentations": ("projector",), "mixed_negatives": False},
@@ -209,10 +189,8 @@ def test_settings_without_effect_are_refused(values, message):
         {"loss": "focal", "margin": 0.2, "mixed_negatives": True, "mix_lambda": 0.3},
         {"encoder_methods": ("prompt",), "positive_hook": "pca", "prompt": {"positive_template": ""}},
         {"feature_augmentations": ("dclr",), "dclr": {"model": "m", "threshold": 0.8, "noise": 0}},
-    ],
-)
-def test_settings_with_an_effect_and_values_of_presets_are_accepted(values):
-    resolved(TrainConfig(**values))
+    ):
+        resolved(TrainConfig(**values))
 
 
 @pytest.mark.slow
@@ -272,6 +250,6 @@ def test_options_without_effect_are_found_in_the_given_values_of_a_configuration
     refuses("--radius has no effect without --replace-with radius", resolved, TrainConfig.from_toml(config))
 
 
-@pytest.mark.parametrize("values", [{"mlm_weight": []}, {"mlm_weight": ""}, {"lora": []}])
-def test_an_empty_value_of_another_type_does_not_switch_a_method_off(values):
-    refuses("must be a", TrainConfig, corpus="c.txt", **values)
+def test_an_empty_value_of_another_type_does_not_switch_a_method_off():
+    for values in ({"mlm_weight": []}, {"mlm_weight": ""}, {"lora": []}):
+        refuses("must be a", TrainConfig, corpus="c.txt", **values)

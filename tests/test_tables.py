@@ -58,7 +58,6 @@ NESTED = "[" * 200_000 + "]" * 200_000
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("t.csv", "text,b\na,b\n".encode("utf-16"), "is UTF-16LE, not UTF-8; convert it"),
         ("t.jsonl", '{"text": "a"}\n'.encode("utf-16"), "is UTF-16LE, not UTF-8; convert it"),
         ("t.csv", b"text;b\na;b\n", "its columns are separated by ';', not by a comma; save it with commas"),
         ("t.csv", b"PK\x03\x04rest", "is a spreadsheet or a zip archive"),
@@ -67,13 +66,12 @@ NESTED = "[" * 200_000 + "]" * 200_000
         ("t.csv", b"\x1f\x8brest", "is gzip data; end its name in .gz"),
         ("t.json", b'["a sentence"]', r"\.json is not supported; .*\.jsonl"),
         ("t.jsonl", f'{{"more": {NESTED}, "text": "b"}}\n', "line 1 is not a JSON object"),
-        ("t.jsonl", f'{{"text": {NESTED}}}\n', "line 1 is not a JSON object"),
         ("t.jsonl", f"{NESTED}\n", "line 1 is not a JSON object"),
         ("t.jsonl", "9" * 5000 + "\n", "line 1 is not a JSON object"),
         ("t.csv", 'a,text\n1,"first\n2,second\n', "a quote in the record at line 2 is never closed; check that line"),
         ("t.csv", "a,text\n1,x\n2,y,\n", "the record at line 3 has 3 fields, but the first line names 2 columns"),
     ],
-    ids=range(14),
+    ids=range(12),
 )
 def test_a_table_that_cannot_be_read_is_refused_in_one_sentence(tmp_path, name, content, message):
     path = tmp_path / name
@@ -158,9 +156,8 @@ class Shape(TypedDict):
     c: NotRequired[dict[str, float] | None]
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_a_value_of_another_shape_is_refused_with_its_place():
+    for content, message in (
         ("[]", "w: must be an object, got a list$"),
         ("null", "w: must be an object, got null$"),
         ('{"b": []}', "w: a: is missing$"),
@@ -172,10 +169,8 @@ class Shape(TypedDict):
         ('{"a": 1, "b": [], "c": {"d": [1]}}', "w: c: d: must be a number, got a list$"),
         ('{"a": 1, "b": [], "c": 3}', "w: c: must be an object or null, got 3$"),
         (f'{{"a": "{"9" * 5000}", "b": []}}', "w: a: must be an integer, got '9{58}\u2026$"),
-    ],
-)
-def test_a_value_of_another_shape_is_refused_with_its_place(content, message):
-    refuses(message, parse_json, content, Shape, "w")
+    ):
+        refuses(message, parse_json, content, Shape, "w")
 
 
 def test_a_parquet_file_with_a_wrong_byte_in_a_page_is_refused(tmp_path):
