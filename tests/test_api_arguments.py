@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 import cse
 from conftest import refuses
-from cse import Encoder, InputError, SearchIndex
+from cse import Encoder, SearchIndex
 from cse.encoder.light import LightEncoder
 from cse.encoder.onnx_export import export_onnx
 from cse.encoder.passages import Cutter
@@ -65,40 +65,36 @@ def test_passages_are_counted_in_the_tokens_of_light_encoders(tmp_path, tiny_ber
         assert Cutter(other).tokens == 256
 
 
-@pytest.mark.parametrize(
-    ("message", "call"),
-    [
-        ("similarity: a list of texts", lambda e: e.similarity("a", "b")),
-        (r"similarity: embeddings must be of shape", lambda e: e.similarity(np.array(1.0), np.ones((2, 3)))),
-        ("suite: a list of names of suites", lambda e: cse.evaluate(e, np.array("sts"), "x")),
-        ("data: a path was expected", lambda e: cse.evaluate(e, "sts", np.array("x"))),
-        ("texts: a list of texts was expected, not one ndarray", lambda e: e.encode(np.array("a"))),
-        ("truncate_dim 99: the embeddings", lambda e: e.encode(["a"], truncate_dim=99)),
-        ("batch_size: must be an integer", lambda e: e.encode(["a"], batch_size=True)),
-        ("texts: a list of texts", lambda e: e.encode()),
-        ("not both", lambda e: Encoder()),
-        ("not both", lambda e: Encoder("minilm", modules=[e[0]])),
-        ("the hub has no public model", lambda e: find_folder(" ")),
-        ("model : no model there", lambda e: LightEncoder("")),
-    ],
-)
-def test_arguments_of_encoders_are_checked(message, call, encoder, tmp_path, monkeypatch):
+def test_arguments_of_encoders_are_checked(encoder, tiny_bert, tmp_path, monkeypatch):
+    refuses("similarity: a list of texts", encoder.similarity, "a", "b")
+    refuses("similarity: embeddings must be of shape", encoder.similarity, np.array(1.0), np.ones((2, 3)))
+    refuses("suite: a list of names of suites", cse.evaluate, encoder, np.array("sts"), "x")
+    refuses("data: a path was expected", cse.evaluate, encoder, "sts", np.array("x"))
+    refuses("texts: a list of texts was expected, not one ndarray", encoder.encode, np.array("a"))
+    for given in ((), (None,), (5,), (["a", None],), (["a", 5],)):
+        refuses("^texts: ", encoder.encode, *given)
+    for size in (-1, 0, 1.5, True, None):
+        refuses("batch_size: must be an integer", encoder.encode, ["a"], batch_size=size)
+    refuses("truncate_dim 99: the embeddings", encoder.encode, ["a"], truncate_dim=99)
+    refuses("not both", Encoder)
+    refuses("not both", Encoder, "minilm", modules=[encoder[0]])
+    for pooler in ("avg+avg", "avg+mask", "avg_top2+max", "nonsense", "avg+"):
+        refuses("is unknown", Encoder, tiny_bert, pooler=pooler, device="cpu")
     monkeypatch.chdir(tmp_path)  # the folder with an empty name
-    refuses(message, call, encoder)
+    refuses("the hub has no public model", find_folder, " ")
+    refuses("model : no model there", LightEncoder, "")
+    assert encoder.encode([]).shape == (0, 32)
+    vectors = encoder.encode(["a word", " ", ""])
+    assert vectors[0].any()
+    assert not vectors[1:].any()
 
 
-@pytest.mark.parametrize(
-    ("message", "call"),
-    [
-        ("a cse.Encoder was expected, not 'minilm'", lambda i: SearchIndex.build("minilm", TEXTS)),
-        ("a cse.Encoder was expected", lambda i: SearchIndex.build(SentenceTransformer(modules=[i.encoder[0]]), TEXTS)),
-        ("a cse.Encoder was expected", lambda i: SearchIndex.open(i.folder, "minilm")),
-        ("hybrid: must be True, False or a Fusion, got 'rrf'", lambda i: i.search(["a"], hybrid="rrf")),
-        ("hybrid: must be True, False or a Fusion", lambda i: System("minilm", hybrid="rrf").fusion),
-    ],
-)
-def test_arguments_of_the_search_api_are_checked(message, call, index):
-    refuses(message, call, index)
+def test_arguments_of_the_search_api_are_checked(index):
+    refuses("a cse.Encoder was expected, not 'minilm'", SearchIndex.build, "minilm", TEXTS)
+    refuses("a cse.Encoder was expected", SearchIndex.build, SentenceTransformer(modules=[index.encoder[0]]), TEXTS)
+    refuses("a cse.Encoder was expected", SearchIndex.open, index.folder, "minilm")
+    refuses("hybrid: must be True, False or a Fusion, got 'rrf'", index.search, ["a"], hybrid="rrf")
+    refuses("hybrid: must be True, False or a Fusion", lambda: System("minilm", hybrid="rrf").fusion)
 
 
 def test_arguments_of_sentence_transformers_are_taken_by_position_and_by_former_names(tmp_path, tiny_bert):
@@ -134,10 +130,10 @@ def test_messages_in_python_name_keywords_and_suggest_similar_ones(in_python, tm
     refuses(r"^batch_size must be >= 2, got 1$", TrainConfig, batch_size=1)
     refuses(r"^negatives: 'unna' is unknown \(did you mean una\?\)", TrainConfig, negatives=["unna"])
     (tmp_path / "x").mkdir()
-    (tmp_path / "x" / "file").touch()
-    (tmp_path / "c.txt").write_text("a sentence\n")
-    with pytest.raises(InputError, match=r"^name: .*x exists; .*choose another name"):
-        train(TrainConfig(corpus=tmp_path / "c.txt", output=tmp_path, name="x"))
+    for file in ("x/file", "c.txt"):
+        (tmp_path / file).write_text("a sentence\n")
+    config = TrainConfig(corpus=tmp_path / "c.txt", output=tmp_path, name="x")
+    refuses(r"^name: .*x exists; .*choose another name", train, config)
 
 
 def test_commands_in_messages_keep_their_flags():

@@ -215,6 +215,7 @@ REFUSED = [
     ("train c.txt --query ' '", "--query is blank"),
     ("train blank.txt --model TINY", "blank.txt: all 3 lines are blank"),
     ("train --frob", "No such option --frob"),
+    ("search c --no-verify", "No such option --no-verify: the checksum is always compared"),
     ("train --learning-rate 1", "No such option --learning-rate (did you mean --lr?)."),
     ("train --loss fokal", "--loss: 'fokal' is unknown (did you mean focal?); choose one of"),
     ("train --pooler mean", "--pooler: 'mean' is unknown (did you mean avg?); choose one of"),

@@ -137,29 +137,25 @@ def test_export_fails_if_the_embeddings_differ_from_those_of_pytorch(exported, t
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("export", "BERT", "--onnx", "--int8"), "No such option --int8: quantize_dynamic of onnxruntime writes"),
-        (("export", "minilm", "--onnx"), "name a new folder with -o"),
-        (("export", "./none", "--onnx", "-o", "x"), "no such folder"),
-        (("export", "empty", "--onnx"), "no model there"),
-        (("export", "layers", "--onnx"), "its pooling (avg_first_last) needs several layers"),
-        (("eval", "onnx:BERT", "--data", "PAIRS"), "does not exist; write it with cse export FOLDER --onnx"),
-        (("eval", "onnx:broken", "--data", "PAIRS"), "cannot be loaded"),
-        (("eval", "onnx:older", "--data", "PAIRS"), "was not written by this version; repeat cse export --onnx"),
-    ],
-)
-def test_invalid_exports_are_refused(exported, tiny_bert, scored_pairs, tmp_path, cse_here, arguments, message):
+def test_invalid_exports_are_refused(exported, tiny_bert, scored_pairs, tmp_path, cse_here):
     (tmp_path / "empty").mkdir()
     for name in ("broken", "older"):
         shutil.copytree(exported[0] / "best", tmp_path / name)
     (tmp_path / "broken/onnx/model.onnx").write_bytes(b"not a model")
     (tmp_path / "older/onnx/tokenizer.json").unlink()  # earlier versions did not write it
-    if "layers" in arguments:
-        Encoder(tiny_bert, pooler="avg_first_last", device="cpu").save(tmp_path / "layers")
-    places = {"BERT": tiny_bert, "onnx:BERT": f"onnx:{tiny_bert}", "PAIRS": scored_pairs}
-    refused(cse_here(*(places.get(each, each) for each in arguments), cwd=tmp_path), message)
+    Encoder(tiny_bert, pooler="avg_first_last", device="cpu").save(tmp_path / "layers")
+    for command, message in (
+        (f"export {tiny_bert} --onnx --int8", "No such option --int8: quantize_dynamic of onnxruntime writes"),
+        ("export minilm --onnx", "name a new folder with -o"),
+        ("export ./none --onnx -o x", "no such folder"),
+        ("export empty --onnx", "no model there"),
+        ("export layers --onnx", "its pooling (avg_first_last) needs several layers"),
+        (f"eval onnx:{tiny_bert}", "does not exist; write it with cse export FOLDER --onnx"),
+        ("eval onnx:broken", "cannot be loaded"),
+        ("eval onnx:older", "was not written by this version; repeat cse export --onnx"),
+    ):
+        more = ("--data", scored_pairs) if command.startswith("eval") else ()
+        refused(cse_here(*command.split(), *more, cwd=tmp_path), message)
 
 
 @pytest.mark.slow
@@ -174,8 +170,8 @@ def test_models_that_the_exporter_cannot_read_are_refused_in_one_sentence(tiny_b
 def test_error_for_a_missing_package_names_the_extra_to_install(tiny_bert, exported, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    for call in (lambda: export_onnx(tiny_bert), lambda: Encoder(f"onnx:{exported[0]}")):
-        refuses(r"pip install 'cse\[onnx\]'", call)
+    refuses(r"pip install 'cse\[onnx\]'", export_onnx, tiny_bert)
+    refuses(r"pip install 'cse\[onnx\]'", Encoder, f"onnx:{exported[0]}")
 
 
 def test_sentence_transformers_loads_the_exported_file(exported):
@@ -230,28 +226,19 @@ def test_a_graph_with_one_row_for_a_batch_is_refused(copied):
     refuses(r"returned \(1, 32\) values for 2 texts, not \(2, 32\)", Encoder, f"onnx:{copied}")
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"padding": None}, "does not pad or does not truncate texts; repeat cse export --onnx"),
-        ({"truncation": None}, "does not pad or does not truncate texts; repeat cse export --onnx"),
-        ({"max_length": 2}, "its maximum length, 2 tokens, leaves no room for text"),
-        ({"max_length": 0}, "its maximum length, 0 tokens, leaves no room for text"),
-    ],
-)
-def test_a_tokenizer_that_does_not_fit_the_exported_file_is_refused(copied, change, message):
+def test_settings_that_do_not_fit_the_exported_file_are_refused(copied):
     path = copied / "onnx" / "tokenizer.json"
     stored = json.loads(path.read_text(encoding="utf8"))
-    if "max_length" in change:
-        stored["truncation"] |= change
-    else:
-        stored |= change
+    for change, message in (
+        ({"padding": None}, "does not pad or does not truncate texts; repeat cse export --onnx"),
+        ({"truncation": None}, "does not pad or does not truncate texts; repeat cse export --onnx"),
+        *(({"truncation": {**stored["truncation"], "max_length": length}}, f"{length} tokens, leaves no room for text")
+          for length in (2, 0)),
+    ):  # fmt: skip
+        path.write_text(json.dumps({**stored, **change}), encoding="utf8")
+        refuses(message, Encoder, f"onnx:{copied}")
     path.write_text(json.dumps(stored), encoding="utf8")
-    refuses(message, Encoder, f"onnx:{copied}")
-
-
-@pytest.mark.parametrize("value", [0, 1, True, 2.5])
-def test_a_number_of_dimensions_that_no_model_has_is_refused_beside_an_exported_file(copied, value):
     path = copied / "config_sentence_transformers.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "truncate_dim": value}))
-    refuses("truncate_dim in its config_sentence_transformers", Encoder, f"onnx:{copied}")
+    for value in (0, 1, True, 2.5):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "truncate_dim": value}))
+        refuses("truncate_dim in its config_sentence_transformers", Encoder, f"onnx:{copied}")

@@ -1,11 +1,18 @@
-"""Texts given as lists, files, patterns or tables: the rows that are read, row numbers, and error messages."""
+"""Texts given as lists, files, patterns or tables, JSON and TOML: what is read, row numbers, and what is refused."""
 
+import bz2
 import csv
 import gzip
+import io
 import json
+import lzma
 import re
+import subprocess
+import sys
+import zipfile
 from functools import partial
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -15,9 +22,13 @@ import pytest
 from datasets import Dataset
 
 from conftest import refuses
-from cse import Encoder, InputError, SearchIndex, TfidfIndex, TrainConfig, train
+from cse import Encoder, InputError, SearchIndex, TfidfIndex, TrainConfig, _core, train
+from cse.data import readers, tables
 from cse.data.corpus import Corpus
 from cse.data.readers import joined_lines, resolve
+from cse.data.tables import column_values
+from cse.evaluation.base import read_pairs
+from cse.io import parse_json, read_json, read_toml
 from cse.training.data import check_indexed, open_corpus
 from cse.training.setup import prepare
 from test_cli import ran, refused
@@ -137,7 +148,7 @@ def records(*found):
     return "".join(json.dumps(record) + "\n" for record in found).encode()
 
 
-TEXT_EXPECTED = "column 'a' must be text, got "
+TEXT_EXPECTED, NESTED = "column 'a' must be text, got ", b"[" * 200_000 + b"]" * 200_000
 # Name and content of a table, the column that is read, and the message.
 FAULTS = [
     ("t.csv", b"id,text,z\n1,a b,x\n", "nope", "id, text, z"),
@@ -166,16 +177,30 @@ FAULTS = [
     ("t.jsonl", records({"a": "word " * 20}) * 60_000 + b'{"a": 3}\n', "a", f"line 60001: {TEXT_EXPECTED}a number (3)"),
     ("t.jsonl", records({"a": "word " * 20}) * 60_000 + b'{"a": "x"\n', "a", "line 60001 is not a JSON object"),
     ("plain.txt", b"a\n", "text", "none of the files is a table"),
+    ("t.jsonl", '{"text": "a"}\n'.encode("utf-16"), "text", "is UTF-16LE, not UTF-8; convert it"),
+    ("t.csv", b"text;b\na;b\n", "text", "its columns are separated by ';', not by a comma; save it with commas"),
+    ("t.csv", b"PK\x03\x04rest", "text", "is a spreadsheet or a zip archive"),
+    ("t.xlsx", b"PK\x03\x04rest", "text", "is a spreadsheet; save it as CSV"),
+    ("t.csv.xz", b"\xfd7zXZ\x00", "text", "is compressed with xz, which is not supported; decompress it"),
+    ("t.csv", b"\x1f\x8brest", "text", "is gzip data; end its name in .gz"),
+    ("t.json", b'["a sentence"]', "text", ".json is not supported; "),
+    ("t.jsonl", b'{"more": ' + NESTED + b', "text": "b"}\n', "text", "line 1 is not a JSON object"),
+    ("t.jsonl", NESTED + b"\n", "text", "line 1 is not a JSON object"),
+    ("t.jsonl", b"9" * 5000 + b"\n", "text", "line 1 is not a JSON object"),
+    ("t.csv", b'a,text\n1,"b\n2,c\n', "text", "a quote in the record at line 2 is never closed; check that line"),
+    ("t.csv", b"a,text\n1,x\n2,y,\n", "text", "record at line 3 has 3 fields, but the first line names 2 columns"),
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "column", "message"), FAULTS)
-def test_errors_of_tables_name_the_file_or_the_place_of_the_fault(tmp_path, name, content, column, message):
+@pytest.mark.parametrize(("name", "content", "column", "message"), FAULTS, ids=range(len(FAULTS)))
+def test_a_table_that_cannot_be_read_is_refused_in_one_sentence(tmp_path, name, content, column, message):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError) as caught:
-        TfidfIndex.build(tmp_path / name, column=column)
-    assert message in str(caught.value)
-    assert message.startswith(("none", "check", "2 col")) or name in str(caught.value)
+    text = refuses(re.escape(message), TfidfIndex.build, tmp_path / name, column=column)
+    assert message.startswith("none") or name in text
+    assert len(text) < 400
+    assert "\n" not in text
+    if "record at line" in message:
+        refuses(re.escape(message), list, column_values(str(tmp_path / name), "a"))
 
 
 def test_errors_of_other_tables_and_on_the_command_line(tmp_path, cse):
@@ -272,3 +297,316 @@ def test_invalid_options_are_named(sample, sample_index):
         ("Words.lowercase", build, {"lowercase": "yes"}),
     ):
         refuses(message, call, **options, error=TypeError)
+
+
+LONG = "x" * 9_000_000
+
+
+def read(path, content, **options):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode("utf8"))
+    corpus = Corpus.read(resolve(path, "text"), **options)
+    return corpus.take(range(len(corpus)))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in ("a", "b", LONG, "c"))),
+        ("t.csv", f"text,more\na,1\nb,2\n{LONG},3\nc,4\n"),
+        ("t.tsv", f"text\tmore\na\t1\nb\t2\n{LONG}\t3\nc\t4\n"),
+    ],
+)
+def test_a_record_of_more_than_eight_megabytes_is_read_or_refused_by_its_row(tmp_path, name, content):
+    assert read(tmp_path / name, content, max_line_bytes=2**30) == ["a", "b", LONG, "c"]
+    refuses(r"row 3 of column text is longer than .* --max-line-bytes", read, tmp_path / name, content)
+
+
+def test_a_lone_surrogate_is_reported_in_its_row_and_replaced_on_request(tmp_path):
+    content = '{"text": "a"}\n' * 12_000 + '{"text": "b \\ud800 c"}\n{"text": "d"}\n'
+    with pytest.raises(InputError, match=r"row 12001 of column text is not valid UTF-8; .* --encoding-errors replace"):
+        read(tmp_path / "t.jsonl", content)
+    found = read(tmp_path / "t.jsonl", content, encoding_errors="replace")
+    assert found[11_999:] == ["a", "b \ufffd\ufffd\ufffd c", "d"]
+
+
+def test_a_column_that_first_occurs_after_many_records_exists(tmp_path):
+    content = '{"other": "a"}\n' * 10_500 + '{"text": "b"}\n'
+    assert read(tmp_path / "t.jsonl", content)[-2:] == ["", "b"]
+
+
+def test_rows_of_a_small_file_are_decoded_in_bounded_batches(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 1 << 16)
+    texts = ["a" * 3000, None, "b", "c\nd", ""]
+    values = [texts[row % 5] for row in range(4000)]
+    path = tmp_path / "repeated.parquet"
+    pq.write_table(pa.table({"text": values, "n": range(4000)}), path)
+    column, rows = tables.Column(str(path), "text"), []
+    while block := column.next_block():
+        assert len(block[0]) <= (1 << 16) + 4000
+        rows += block[0].decode().splitlines()
+    assert rows == [(value or "").replace("\n", " ") for value in values]
+    assert column.line_breaks == 800
+    assert list(tables.column_values(str(path), "text")) == [value or "" for value in values]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_record_much_longer_than_a_row_may_be_is_refused(tmp_path, monkeypatch, suffix):
+    monkeypatch.setattr(tables, "MOST", 1 << 14)
+    record = {"csv": "text,n\n{},1\n", "jsonl": '{{"text": "{}"}}\n'}[suffix]
+    path = tmp_path / f"long.{suffix}.gz"
+    path.write_bytes(gzip.compress(record.format("a" * 3_000_000).encode()))
+    refuses("a record is longer than 1,048,576 bytes; check its quotes, or raise", Corpus.read, resolve(path, "text"))
+    assert len(Corpus.read(resolve(path, "text"), max_line_bytes=1 << 22)) == 1
+
+
+def test_scored_pairs_of_a_csv_file_are_read_as_other_csv_files_are(tmp_path):
+    path = tmp_path / "dev.csv"
+    path.write_text('score,sentence1,sentence2\n\n1,"a ""b""\nc","d, e"\n2,"f"g,h\n')
+    pairs = read_pairs(path)
+    assert (pairs.gold.tolist(), pairs.left, pairs.right) == ([1, 2], ['a "b" c', "fg"], ["d, e", "h"])
+    for content, message in (
+        (b"1,a,b\n2,c\rd,e\n", r"the record at line 3 cannot be read \(new-line character"),
+        (b'\n1,a,b\n2,"c,d\n', "a quote in the record at line 4 is never closed"),
+    ):
+        path.write_bytes(b"score,sentence1,sentence2\n" + content)
+        refuses(rf"dev\.csv: {message}", read_pairs, path)
+
+
+NOT_READ = {
+    "empty.json": b"",
+    "not UTF-8.json": b'{"a": "\xff"}',
+    "cut.json": b'{"a": [1, 2',
+    "two values.json": b'{"a": 1} {"a": 2}',
+    "deep.json": b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "deep objects.json": b'{"a": ' * 100_000 + b"1" + b"}" * 100_000,
+    "integer of 5,000 digits.json": b'{"a": ' + b"9" * 5000 + b"}",
+    "not UTF-8.toml": b"\xff",
+    "cut.toml": b"a = ",
+    "integer of 5,000 digits.toml": b"a = " + b"9" * 5000,
+    "deep.toml": b"a = " + b"[" * 50_000,
+    "hexadecimal.toml": b"a = 0x" + b"f" * 5000,
+    "deep tables.toml": b"[a" + b".a" * 50_000 + b"]",
+}
+
+
+@pytest.mark.parametrize("name", NOT_READ)
+def test_json_and_toml_that_cannot_be_read_are_refused_in_one_sentence(tmp_path, name):
+    (tmp_path / name).write_bytes(NOT_READ[name])
+    read, message = read_json, r"is not valid JSON \(.{5,200}\)$"
+    if name.endswith("toml"):
+        read, message = read_toml, ".{5,200}$"
+    with pytest.raises(InputError, match=rf"{name}: {message}") as caught:
+        read(tmp_path / name, dict[str, str])
+    assert "\n" not in str(caught.value)
+
+
+class Shape(TypedDict):
+    a: int
+    b: list[str]
+    c: NotRequired[dict[str, float] | None]
+
+
+def test_a_value_of_another_shape_is_refused_with_its_place():
+    for content, message in (
+        ("[]", "w: must be an object, got a list$"),
+        ("null", "w: must be an object, got null$"),
+        ('{"b": []}', "w: a: is missing$"),
+        ('{"a": "1", "b": []}', "w: a: must be an integer, got '1'$"),
+        ('{"a": true, "b": []}', "w: a: must be an integer, got true$"),
+        ('{"a": 1.5, "b": []}', "w: a: must be an integer, got 1.5$"),
+        ('{"a": 1, "b": {"c": 1}}', "w: b: must be a list, got an object$"),
+        ('{"a": 1, "b": ["x", 2]}', "w: b: 2: must be text, got 2$"),
+        ('{"a": 1, "b": [], "c": {"d": [1]}}', "w: c: d: must be a number, got a list$"),
+        ('{"a": 1, "b": [], "c": 3}', "w: c: must be an object or null, got 3$"),
+        (f'{{"a": "{"9" * 5000}", "b": []}}', "w: a: must be an integer, got '9{58}\u2026$"),
+    ):
+        refuses(message, parse_json, content, Shape, "w")
+
+
+def test_a_parquet_file_with_a_wrong_byte_in_a_page_is_refused(tmp_path):
+    """Each of 20 wrong bytes in the texts, whose pages have checksums."""
+    path, texts = tmp_path / "texts.parquet", [f"sentence {number} of the table" for number in range(200)]
+    pq.write_table(pa.table({"text": texts}), path, compression="none", use_dictionary=False, write_page_checksum=True)
+    content = path.read_bytes()
+    begin, end, refused = content.index(b"sentence 0"), content.index(b"sentence 199"), []
+    assert [*column_values(str(path), "text")] == texts
+    for place in range(begin, end, (end - begin) // 20):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        try:
+            assert [*column_values(str(path), "text")] == texts  # the byte is in the statistics of the page
+        except InputError as error:
+            refused.append(str(error))
+    assert len(refused) > 15
+    assert all("cannot be read as a table" in why for why in refused)
+
+
+@pytest.mark.parametrize("padding", [b"", b"\0" * 700, b"\0" * 70_000])
+def test_zeros_at_the_end_of_a_gzip_file_and_between_its_members_are_left_out(tmp_path, padding):
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"text\none\n") + padding + gzip.compress(b"two\n") + padding)
+    assert [*column_values(str(tmp_path / "t.csv.gz"), "text")] == ["one", "two"]
+    (tmp_path / "t.txt.gz").write_bytes(gzip.compress(b"one\n") + padding + gzip.compress(b"two\n") + padding)
+    assert Corpus.read([str(tmp_path / "t.txt.gz")]).take([0, 1]) == ["one", "two"]
+    (tmp_path / "t.txt.gz").write_bytes(gzip.compress(b"one\n") + padding + b"rest")
+    refuses(r"t\.txt\.gz", Corpus.read, [str(tmp_path / "t.txt.gz")], error=(InputError, OSError))
+
+
+WORDS = {"tokenizer": "unicode", "lowercase": True, "nfkc": False}
+READING = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 2}
+TEXT = "One sentence about a cat.\nAnother sentence about a dog.\n"
+
+DIAGNOSE = """
+import json, sys
+from cse import _core
+reading = {"encoding_errors": "strict", "max_line_bytes": 1 << 20, "threads": 2}
+seen = _core.diagnose(sys.argv[1:], {"tokenizer": "unicode", "lowercase": True, "nfkc": False}, reading)
+# Peak memory is not read from ru_maxrss, because a process inherits that value from its parent.
+status = dict(line.split(":") for line in open("/proc/self/status"))
+print(json.dumps([json.loads(seen), int(status["VmHWM"].split()[0])]))
+"""
+
+
+def diagnose(*paths, **reading):
+    return json.loads(_core.diagnose([str(path) for path in paths], WORDS, {**READING, **reading}))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+@pytest.mark.parametrize(("length", "lines"), [(20_000_000, 5), (1_000_000, 200)])
+def test_diagnose_needs_little_memory_for_rows_of_any_length(tmp_path, length, lines):
+    path = tmp_path / "long.txt"
+    path.write_bytes(b"a first row\n" + (b"some words in a row " * (length // 20) + b"\n") * lines)
+    done = subprocess.run([sys.executable, "-c", DIAGNOSE, path], capture_output=True, text=True, check=True)
+    seen, kilobytes = json.loads(done.stdout)
+    assert kilobytes < 300_000
+    if length > 1 << 20:
+        assert seen["rows"] == 1 + lines
+        assert seen["faults"]["over_long"] == {"rows": lines, "first": 2, "file": str(path)}
+        assert seen["faults"]["invalid"]["rows"] == 0
+
+
+def test_rows_after_an_over_long_row_keep_their_numbers(tmp_path):
+    path = tmp_path / "a.txt"
+    # Some of the limits below cut a multi-byte character; one row is longer than a chunk of input.
+    rows = ["short row here", "\u00e9" * 900_000, "bad &amp; row", "\U0001f600" * 200 + " x", "a\ttab"]
+    path.write_text("\n".join(rows) + "\n", encoding="utf8")
+    for limit in range(100, 110):
+        seen = diagnose(path, max_line_bytes=limit)
+        assert seen["rows"] == 5
+        faults = {name: (found["rows"], found["first"]) for name, found in seen["faults"].items() if found["rows"]}
+        assert faults["over_long"] == (2, 2)
+        assert faults["markup"] == (1, 3)
+        assert faults["tab"] == (1, 5)
+        assert not {"invalid", "replacement"} & set(faults)
+
+
+ARCHIVE = io.BytesIO()
+with zipfile.ZipFile(ARCHIVE, "w") as archive:
+    archive.writestr("a.txt", TEXT)
+FORMATS = {
+    "zip": (ARCHIVE.getvalue(), "is zip data, not text; decompress it first (unzip)"),
+    "gzip": (gzip.compress(TEXT.encode(), mtime=0), "is gzip data, not text; rename it to end in .gz"),
+    "zstd": (b"\x28\xb5\x2f\xfd" + bytes(20), "is zstd data, not text; rename it to end in .zst"),
+    "parquet": (b"PAR1" + bytes(20) + b"PAR1", "rename it to end in .parquet and name the column with --column"),
+    "xz": (lzma.compress(TEXT.encode()), "is xz data, not text; decompress it first (xz -d)"),
+    "bzip2": (bz2.compress(TEXT.encode()), "is bzip2 data, not text; decompress it first (bzip2 -d)"),
+    "cr_only": (TEXT.replace("\n", "\r").encode(), "end in a carriage return alone; convert it (tr '\\r' '\\n')"),
+}
+for bits, end in (("16", "le"), ("16", "be"), ("32", "le"), ("32", "be")):
+    advice = f"is UTF-{bits}, not UTF-8; convert it (iconv -f UTF-{bits}{end.upper()} -t UTF-8)"
+    FORMATS[f"utf-{bits}-{end}"] = ("\ufeff" + TEXT).encode(f"utf-{bits}-{end}"), advice
+
+
+def calls(index, out, *paths, errors="strict"):
+    """Returns functions that read files in different ways and return the number of rows."""
+    names, reading = [str(path) for path in paths], {**READING, "encoding_errors": errors}
+    return (
+        lambda: TfidfIndex.build(names, encoding_errors=errors).info.rows,
+        lambda: len(_core.Rows.read(names, reading)),
+        lambda: index._core.augment_files(names, out, 1, False, index.draw_options(), reading)[0]["rows"],
+    )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("errors", ["strict", "replace"])
+def test_errors_about_files_in_unsupported_formats_give_path_and_advice(tmp_path, name, errors, sample_index):
+    content, advice = FORMATS[name]
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(content)
+    for call in calls(sample_index, tmp_path / "out", path, errors=errors):
+        with pytest.raises(InputError) as raised:
+            call()
+        assert str(raised.value).startswith(f"{path}: ")
+        assert str(raised.value).endswith(advice)
+    assert not (tmp_path / "out").exists()
+    (found,) = diagnose(path)["formats"]
+    assert found == {
+        "path": str(path),
+        "magic": name if name in ("zip", "gzip", "zstd", "parquet", "xz", "bzip2") else None,
+        "bom": name if name.startswith("utf") else None,
+        "cr_only": name == "cr_only",
+    }
+
+
+@pytest.mark.parametrize("name", ["UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE"])
+def test_an_encoding_without_a_byte_order_mark_is_recognised(tmp_path, name):
+    text, table = tmp_path / "corpus.txt", tmp_path / "table.csv"
+    for path in (text, table):
+        path.write_bytes(f"text\n{TEXT}Caf\u00e9 \u2013 na\u00efve\n".encode(name))
+    refuses(f"is {name[:6]}, not UTF-8; convert it .iconv -f {name} ", TfidfIndex.build, text)
+    refuses(f"is {name}, not UTF-8", TfidfIndex.build, table, column="text")
+
+
+@pytest.mark.parametrize(("suffix", "codec"), [(".GZ", "gzip"), (".Zst", "zstd")])
+def test_a_suffix_in_upper_case_selects_the_decoder(tmp_path, suffix, codec):
+    for name, content, column in (
+        (f"A.TXT{suffix}", "a text\n", None),
+        (f"A.JSONL{suffix}", '{"t": "a text"}\n', "t"),
+        (f"A.CSV{suffix}", "t\na text\n", "t"),
+    ):
+        (tmp_path / name).write_bytes(pa.compress(content.encode(), codec, asbytes=True))
+        assert Corpus.open(readers.resolve(tmp_path / name, column)).take([0]) == ["a text"]
+        assert readers.first_rows(readers.resolve(tmp_path / name, column), 1) == ["a text"]
+
+
+def test_the_contents_of_compressed_files_are_checked(tmp_path):
+    path = tmp_path / "file.txt.gz"
+    path.write_bytes(gzip.compress(gzip.compress(TEXT.encode())))
+    refuses("contains gzip data, not text; decompress it first", TfidfIndex.build, path)
+    path.write_text(TEXT)
+    refuses(r"is not gzip data, although its name ends in \.gz; rename it", TfidfIndex.build, path)
+
+
+def test_a_bom_crlf_line_ends_and_text_that_starts_like_an_archive_are_accepted(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode() + b"a\rb\n")
+    assert TfidfIndex.build(path).info.rows == 3
+    seen = diagnose(path)
+    assert seen["formats"] == [{"path": str(path), "magic": None, "bom": "utf-8", "cr_only": False}]
+    assert seen["faults"]["lone_cr"] == {"rows": 1, "first": 3, "file": str(path)}
+    path.write_bytes(b"BZh is no archive, PK neither\r")
+    assert TfidfIndex.build(path).info.rows == 1
+
+
+def test_an_empty_file_is_accepted_but_an_empty_corpus_is_refused(tmp_path, sample_index):
+    empty, more, text, out = (tmp_path / name for name in ("empty.txt", "more.txt", "text.txt", "out"))
+    for file, content in ((empty, ""), (more, ""), (text, TEXT)):
+        file.write_text(content)
+    for paths in ((empty, text), (text, empty), (empty, text, more)):
+        assert [call() for call in calls(sample_index, out, *paths)] == [diagnose(*paths)["rows"]] * 3 == [2] * 3
+    assert [(file.bytes, file.rows) for file in TfidfIndex.build([empty, text]).files] == [(0, 0), (len(TEXT), 2)]
+    out.unlink()
+    for paths, message in (((empty,), "the file is empty"), ((empty, more), "and 1 more: contains no rows")):
+        for call in (*calls(sample_index, out, *paths), lambda paths=paths: diagnose(*paths)):
+            refuses(rf"empty\.txt:? {message}", call)
+    assert not out.exists()
+    # A shard may be empty, but the merged index may not.
+    shards = [_core.count([str(path)], WORDS, READING) for path in (empty, text)]
+    assert TfidfIndex.from_bytes(_core.merge(shards)).info.rows == 2
+
+
+def test_faults_are_reported_with_file_and_line(tmp_path):
+    files = [tmp_path / name for name in ("a.txt", "b.txt", "c.txt")]
+    for file, content in zip(files, (TEXT, "", TEXT + "a\ttab\n"), strict=True):
+        file.write_text(content)
+    seen = diagnose(*files)
+    assert seen["faults"]["tab"] == {"rows": 1, "first": 3, "file": str(files[2])}
+    assert seen["faults"]["markup"] == {"rows": 0, "first": None, "file": None}

@@ -13,7 +13,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm,
 from torch import nn
 from transformers import AutoTokenizer
 
-from conftest import config_of_eight_steps, refuses
+from conftest import config_of_eight_steps
 from cse import Encoder, InputError, train
 from cse.encoder.passages import Cutter
 from cse.encoder.resolve import find_model
@@ -89,11 +89,6 @@ def test_a_trained_model_keeps_its_modules(tmp_path, tiny_bert, short_corpus, na
         )
         assert {**theirs, **ours} == theirs
     assert Encoder(trained, device="cpu").embedding_dim == before.shape[1]
-
-
-@pytest.mark.parametrize("name", ["avg+avg", "avg+mask", "avg_top2+max", "nonsense", "avg+"])
-def test_invalid_pooler_names_are_refused(tiny_bert, name):
-    refuses("is unknown", Encoder, tiny_bert, pooler=name, device="cpu")
 
 
 def test_training_keeps_the_order_of_pooling_modes_and_include_prompt(tmp_path, tiny_bert, short_corpus):

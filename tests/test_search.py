@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +18,6 @@ import pytest
 
 from conftest import refuses
 from cse import Encoder, InputError, SearchIndex, io
-from cse._core import hash_bytes
 from cse.encoder.passages import Cutter
 from cse.search import bm25
 from cse.search import index as searching
@@ -201,23 +199,10 @@ def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch
     assert (SearchIndex.open(folder, encoder)._words(PLAIN).scores(texts[0]) == words.scores(texts[0])).all()
     path.write_bytes(data[:first] + bytes([data[first] ^ 1]) + data[first + 1 :])
     refused(cse("search", folder, "--query", "word1"), f"{path}: is damaged; build the index again with --rebuild")
-    with pytest.raises(InputError, match="is damaged"):  # a damaged vector does not get a new checksum
-        SearchIndex.build(encoder, texts[1:], folder, ids=[f"id-{row}" for row in range(99)])
+    # A damaged vector does not get a new checksum.
+    refuses("is damaged", SearchIndex.build, encoder, texts[1:], folder, ids=[f"id-{row}" for row in range(99)])
     path.unlink()
     refuses("no index there", SearchIndex.open, folder, encoder)
-
-
-def test_an_index_is_read_once_when_it_is_opened(tmp_path, monkeypatch, encoder):
-    SearchIndex.build(encoder, some_texts(200), tmp_path / "index")
-    sizes = []
-    counted = SimpleNamespace(hash_bytes=lambda part: sizes.append(len(part)) or hash_bytes(part))
-    monkeypatch.setattr(writing, "_core", counted)
-    SearchIndex.open(tmp_path / "index", encoder)
-    assert 0 < sum(sizes) < 1.01 * (tmp_path / "index" / "rows.arrow").stat().st_size
-
-
-def test_an_option_that_was_removed_is_explained(tmp_path, encoder, cse):
-    refused(cse("search", tmp_path, "--no-verify"), "No such option --no-verify: the checksum is always compared")
 
 
 @pytest.mark.parametrize("settings", [{}, {"passages": 8}])
@@ -258,10 +243,9 @@ def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monke
         for text, parts in zip(ours["text"], ours["passages"], strict=True):
             assert kept.get(text, parts) == parts  # kept vectors are bit-identical
         assert [each.name for each in (tmp_path / "index").iterdir()] == ["rows.arrow"]
-        queries = ["word1 word2", texts[7]]
-        assert [[hit.id for hit in hits] for hits in index.search(queries, 9)] == [
-            [hit.id for hit in hits] for hits in SearchIndex.open(tmp_path / "new", encoder).search(queries, 9)
-        ]
+        both = (index, SearchIndex.open(tmp_path / "new", encoder))
+        found = [[hit.id for hits in each.search(["word1 word2", texts[7]], 9) for hit in hits] for each in both]
+        assert found[0] == found[1]
 
 
 def test_equal_texts_are_tied_in_row_order_in_any_division_of_the_vectors(monkeypatch, encoder):
@@ -384,9 +368,8 @@ def test_passages_do_not_exceed_the_token_limit(tiny_bert, sample_rows):
     text = " ".join(sample_rows[:40])
     for given, limit in ((None, 62), (20, 20)):
         (spans,) = Cutter(encoder, given)([text])
-        tokens = [
-            len(encoder.tokenizer(text[start:end], add_special_tokens=False)["input_ids"]) for start, end in spans
-        ]
+        passages = [text[start:end] for start, end in spans]
+        tokens = [*map(len, encoder.tokenizer(passages, add_special_tokens=False)["input_ids"])]
         assert max(tokens) <= limit
         assert np.mean(tokens[:-1]) > 0.7 * limit
     refuses(r"--passages must be .* at most 62, .* got 63", Cutter, encoder, 63)
@@ -398,9 +381,8 @@ def test_passages_are_advised_if_the_model_reads_less_than_half_of_the_texts(tin
     tokens = [len(encoder.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in long]
     share = np.mean([min(1, 62 / count) for count in tokens])
     index = SearchIndex.build(encoder, long)
-    told = [each for each in index.warnings if "--passages" in each]
     assert index._weight(Fusion()) == 0.8
-    assert told == [
+    assert [each for each in index.warnings if "--passages" in each] == [
         f"the model reads only the first 62 tokens of a row, on average {share:.0%} of it; to search all of it, build "
         "the index with --passages 16, or max for fewer vectors"
     ]
@@ -432,26 +414,23 @@ def test_rows_are_ranked_by_their_best_passage(encoder):
         assert all(hit.text == scores[hit.row][1] for hit in hits)
 
 
-@pytest.mark.parametrize(
-    ("message", "call"),
-    [
-        *[("k: ", lambda build, k=k: build(["word1"]).search(["word1"], k)) for k in (0, -1, True, 1.5, None)],
-        ("2 were given for 3 rows", lambda build: build(["word1"] * 3, ids=["a", "b"])),
-        ("ids: row 2 has no id; each row needs one", lambda build: build(["word1"] * 3, ids=["1.0", "", "3.0"])),
-        ("ids: '30' is the id of several rows; make the ids uniq", lambda build: build(["word1"] * 2, ids=[30, "30"])),
-        ("at least one sentence", lambda build: build(["", " "])),
-        ("rebuild: must be True or False", lambda build: build(["word1"], rebuild="no")),
-        *[("--passages", lambda build, n=n: build(["word1"], passages=n)) for n in (0, -3, "many", True, 1.5)],
-    ],
-)
-def test_invalid_arguments_of_search_index_are_refused(encoder, message, call):
-    refuses(message, call, partial(SearchIndex.build, encoder))
+def test_invalid_arguments_of_search_index_are_refused(encoder):
+    build, texts = partial(SearchIndex.build, encoder), ["word1"] * 3
+    for k in (0, -1, True, 1.5, None):
+        refuses("k: ", build(texts).search, ["word1"], k)
+    for passages in (0, -3, "many", True, 1.5):
+        refuses("--passages", build, texts, passages=passages)
+    refuses("2 were given for 3 rows", build, texts, ids=["a", "b"])
+    refuses("ids: row 2 has no id; each row needs one", build, texts, ids=["1.0", "", "3.0"])
+    refuses("ids: '30' is the id of several rows; make the ids uniq", build, texts, ids=[30, "30", "3"])
+    refuses("at least one sentence", build, ["", " "])
+    refuses("rebuild: must be True or False", build, texts, rebuild="no")
 
 
 def test_the_error_for_missing_bm25s_names_the_extra(monkeypatch, encoder):
     monkeypatch.setitem(sys.modules, "bm25s", None)
-    with pytest.raises(InputError, match=r"needs bm25s and PyStemmer, .*pip install 'cse\[search\]'"):
-        SearchIndex.build(encoder, ["word1"]).search(["word1"], hybrid=True)
+    search = SearchIndex.build(encoder, ["word1"]).search
+    refuses(r"needs bm25s and PyStemmer, .*pip install 'cse\[search\]'", search, ["word1"], hybrid=True)
 
 
 @pytest.fixture

@@ -99,7 +99,7 @@ def test_impossible_settings_are_refused_before_a_run_folder_is_made(tmp_path, s
         ({"corpus": (), "column": "text"}, "--column"),
         ({"negatives": ("halves",)}, "--negative halves: this method makes positives"),
     ):
-        refuses(message, train, config(tmp_path, short_corpus, tiny_bert).replace(**values))
+        refuses(message, lambda values=values: train(config(tmp_path, short_corpus, tiny_bert).replace(**values)))
     assert not (tmp_path / "runs").exists()
 
 
@@ -175,7 +175,7 @@ def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, short_corpus, tin
     ],
 )
 def test_settings_without_effect_are_refused(values, message):
-    refuses(message, resolved, TrainConfig(**values))
+    refuses(message, lambda: resolved(TrainConfig(**values)))
 
 
 def test_settings_with_an_effect_and_values_of_presets_are_accepted():
