@@ -81,7 +81,8 @@ def test_missing_inputs_are_reported_before_torch_is_imported(tmp_path, argument
     assert message in printed
 
 
-def test_build_tfidf_prints_one_json_object_and_writes_no_matrix_if_told_so(cse_here, sample, tmp_path):
+def test_build_tfidf_prints_one_json_object_and_removes_the_matrix_if_told_so(cse_here, sample, tmp_path):
+    ran(cse_here("build-tfidf", sample, cwd=tmp_path))
     done = cse_here("build-tfidf", sample, "--no-matrix", "--json", cwd=tmp_path)
     value = json.loads(done.stdout)
     assert (value["documents"], value["rows"], value["blank"]) == (10_000, 10_000, 0)

@@ -56,9 +56,7 @@ def test_index_and_matrix_do_not_depend_on_the_number_of_threads(sample, tmp_pat
     for threads in (1, 2, 5):
         build_index([str(big)], tmp_path / str(threads), reading={"threads": threads})
     for name in ("index.safetensors", "matrix.npz"):
-        first = (tmp_path / "1" / name).read_bytes()
-        assert (tmp_path / "2" / name).read_bytes() == first
-        assert (tmp_path / "5" / name).read_bytes() == first
+        assert len({(tmp_path / threads / name).read_bytes() for threads in "125"}) == 1
 
 
 def test_a_plain_and_a_compressed_file_give_the_same_index_as_one_joined_file(sample, tmp_path):
@@ -85,13 +83,10 @@ def test_blank_rows_keep_their_row_number_but_are_not_documents_as_rows_without_
     assert (info.documents, info.wordless, info.blank) == (2, 1, 0)
 
 
-@pytest.mark.parametrize(
-    "separator", ["\u2028", "\u2029", "\x85", "\x1c", "\x1d", "\x1e", "\x1f", "\r", "\x0b", "\x0c"]
-)
-def test_rows_are_split_at_newlines_only(tmp_path, separator):
-    path = write(tmp_path / "odd.txt", f"one{separator}two\nthree\n")
-    assert TfidfIndex.build(path).info.rows == 2
-    assert TfidfIndex.build(path).terms == ["one", "three", "two"]
+def test_rows_are_split_at_newlines_only(tmp_path):
+    for separator in "\u2028\u2029\x85\x1c\x1d\x1e\x1f\r\x0b\x0c":
+        index = TfidfIndex.build(write(tmp_path / "odd.txt", f"one{separator}two\nthree\n"))
+        assert (index.info.rows, index.terms) == (2, ["one", "three", "two"])
 
 
 def test_an_opened_index_equals_the_saved_index(sample_index, tmp_path):
@@ -101,24 +96,18 @@ def test_an_opened_index_equals_the_saved_index(sample_index, tmp_path):
         assert np.array_equal(getattr(opened, name), getattr(sample_index, name)), name
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda whole: b"", "not a readable cse index"),
-        (lambda whole: whole[:4], "not a readable cse index"),
-        (lambda whole: whole[: len(whole) // 2], "not a readable cse index"),
-        (lambda whole: whole[:-1], "not a readable cse index"),
-        (lambda whole: whole.replace(b'\\"documents\\":10000', b'\\"documents\\":10001'), "truncated or edited"),
-        (lambda whole: whole.replace(b'\\"format\\":1', b'\\"format\\":9'), "format version 9, but this cse reads"),
-    ],
-)
-def test_a_truncated_or_edited_index_or_one_of_another_version_is_refused(sample_index, tmp_path, change, message):
+def test_a_truncated_or_edited_index_or_one_of_another_version_is_refused(sample_index, tmp_path):
     sample_index.save(tmp_path)
     file = tmp_path / "index.safetensors"
     whole = file.read_bytes()
-    file.write_bytes(change(whole))
-    assert file.read_bytes() != whole
-    refuses(rf"index\.safetensors: .*{message}", TfidfIndex.open, tmp_path)
+    for content, message in (
+        *((whole[:length], "not a readable cse index") for length in (0, 4, len(whole) // 2, -1)),
+        (whole.replace(b'\\"documents\\":10000', b'\\"documents\\":10001'), "truncated or edited"),
+        (whole.replace(b'\\"format\\":1', b'\\"format\\":9'), "format version 9, but this cse reads"),
+    ):
+        assert content != whole
+        file.write_bytes(content)
+        refuses(rf"index\.safetensors: .*{message}", TfidfIndex.open, tmp_path)
 
 
 def test_merged_shards_equal_one_build_byte_for_byte(sample, tmp_path, cse_here):
@@ -144,13 +133,6 @@ def test_transform_equals_the_matrix_and_ignores_unknown_terms(sample, sample_ro
     assert known[the] == pytest.approx(math.log(2) * index.idf[the])
     assert with_unknown[the] == pytest.approx(math.log(1.5) * index.idf[the])
     assert np.count_nonzero(with_unknown) == 1
-
-
-def test_a_new_index_without_a_matrix_removes_the_old_matrix(tmp_path):
-    path = write(tmp_path / "a.txt", "one two\nthree\n")
-    build_index([str(path)], tmp_path / "out")
-    build_index([str(path)], tmp_path / "out", matrix=False)
-    assert [file.name for file in (tmp_path / "out").iterdir()] == ["index.safetensors"]
 
 
 AWKWARD = [

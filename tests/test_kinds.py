@@ -74,26 +74,22 @@ def test_mapping_and_weights_of_model2vec_are_applied(static, tmp_path):
 
 
 def test_training_and_onnx_export_of_a_static_encoder_are_refused(static, run_config):
-    with pytest.raises(InputError, match="is a static encoder, which has no transformer to train or to export"):
-        train(run_config.replace(model=str(static[0])))
+    config = run_config.replace(model=str(static[0]))
+    refuses("is a static encoder, which has no transformer to train or to export", train, config)
     refuses("is a static encoder", export_onnx, str(static[0]), str(static[0].with_name("onnx")))
 
 
 def test_a_router_encodes_queries_and_documents_as_in_sentence_transformers(tmp_path, tiny_bert):
-    tokenizer = AutoTokenizer.from_pretrained(tiny_bert)
+    tokenizer, folder = AutoTokenizer.from_pretrained(tiny_bert), str(tmp_path / "model")
     torch.manual_seed(0)
-    router = Router.for_query_document(
-        query_modules=[StaticEmbedding(tokenizer, embedding_dim=4)],
-        document_modules=[StaticEmbedding(tokenizer, embedding_dim=4)],
-    )
-    SentenceTransformer(modules=[router], device="cpu").save(str(tmp_path / "model"), create_model_card=False)
-    ours, theirs = Encoder(tmp_path / "model", device="cpu"), SentenceTransformer(str(tmp_path / "model"), device="cpu")
-    queries = ours.encode_query(TEXTS)
+    sides = [[StaticEmbedding(tokenizer, embedding_dim=4)] for _ in range(2)]
+    SentenceTransformer(modules=[Router.for_query_document(*sides)], device="cpu").save(folder, create_model_card=False)
+    ours, theirs = Encoder(folder, device="cpu"), SentenceTransformer(folder, device="cpu")
+    queries, documents = ours.encode_query(TEXTS), ours.encode_document(TEXTS)
     np.testing.assert_allclose(queries, theirs.encode_query(TEXTS), atol=1e-6)
-    np.testing.assert_allclose(ours.encode_document(TEXTS), theirs.encode_document(TEXTS), atol=1e-6)
-    assert np.abs(queries - ours.encode_document(TEXTS)).max() > 1e-2
-    with pytest.raises(InputError, match="consists of Router; training needs a Transformer"):
-        load_encoder(find_model(str(tmp_path / "model")), "avg")
+    np.testing.assert_allclose(documents, theirs.encode_document(TEXTS), atol=1e-6)
+    assert np.abs(queries - documents).max() > 1e-2
+    refuses("consists of Router; training needs a Transformer", load_encoder, find_model(folder), "avg")
 
 
 def test_a_cross_encoder_and_a_sparse_encoder_are_refused(tmp_path, tiny_bert):
@@ -121,11 +117,13 @@ def agree(name, **settings):
     return ours
 
 
-def test_a_static_embedding_gives_the_vectors_of_cse_encoder(light):
+def test_a_static_embedding_gives_the_vectors_of_cse_encoder(light, tiny_bert):
     agree(str(light))
     agree(str(light), dims=5)
     agree(str(light), prompt="query")
     assert isinstance(open_encoder(light), LightEncoder)
+    refuses(r"needs cse\.Encoder", LightEncoder, tiny_bert)
+    assert isinstance(open_encoder(tiny_bert, device="cpu"), Encoder)
 
 
 @pytest.mark.slow
@@ -147,12 +145,6 @@ def test_an_onnx_file_gives_the_vectors_of_the_model(tmp_path, tiny_bert, side, 
     assert cut in (None, ours.embedding_dim)
     for method in ("encode", "encode_query"):
         np.testing.assert_allclose(getattr(ours, method)(TEXTS), getattr(whole, method)(TEXTS), atol=1e-4)
-
-
-def test_other_folders_are_refused_and_opened_by_cse_encoder(tmp_path, tiny_bert):
-    sentence_model(tmp_path / "model", tiny_bert, modules=[pooling("mean")])
-    refuses(r"needs cse\.Encoder", LightEncoder, tmp_path / "model")
-    assert isinstance(open_encoder(tmp_path / "model", device="cpu"), Encoder)
 
 
 def test_a_static_encoder_is_queried_without_torch_and_transformers(light):

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from conftest import refuses
-from cse import Encoder, InputError, TrainConfig, train
+from cse import Encoder, TrainConfig, train
 from cse.data.words import cut_in_two
 from cse.encoder.layout import kind_of, read_modules
 from cse.encoder.pooling import POOLERS
@@ -77,9 +77,8 @@ def test_a_model_trained_with_another_pooling_is_evaluated_and_saved_with_the_ev
         states = made.backbone(**tokens, output_hidden_states=True).hidden_states
         for training, pooler in ((True, "avg"), (False, "avg_top2")):
             made.train(training).backbone.eval()
-            np.testing.assert_allclose(
-                made.embed(dict(tokens)), pool(pooler, states, tokens["attention_mask"]), atol=1e-6
-            )
+            expected = pool(pooler, states, tokens["attention_mask"])
+            np.testing.assert_allclose(made.embed(dict(tokens)), expected, atol=1e-6)
 
     folder = trained("bert", "avg", eval_pooler="avg_top2")
     encoder, theirs = Encoder(folder, device="cpu"), SentenceTransformer(str(folder), device="cpu")
@@ -115,13 +114,11 @@ def test_a_model_loaded_with_the_pooler_of_its_checkpoint_encodes_texts(tiny_ber
     np.testing.assert_allclose(made.embed(tokens).detach(), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(("pooler", "evaluated"), [("cls", "avg"), ("avg", "cls"), ("avg", "avg+max")])
-def test_an_evaluation_pooling_that_does_not_suit_that_of_training_is_refused(
-    tmp_path, short_corpus, tiny_bert, pooler, evaluated
-):
-    poolers = {"pooler": pooler, "keep_head": pooler == "cls", "eval_pooler": evaluated}
-    with pytest.raises(InputError, match=f"--eval-pooler .* cannot be combined with --pooler {pooler}"):
-        train(TrainConfig(corpus=short_corpus, output=tmp_path, model=str(tiny_bert), **poolers))
+def test_an_evaluation_pooling_that_does_not_suit_that_of_training_is_refused(tmp_path, short_corpus, tiny_bert):
+    for pooler, evaluated in (("cls", "avg"), ("avg", "cls"), ("avg", "avg+max")):
+        poolers = {"pooler": pooler, "keep_head": pooler == "cls", "eval_pooler": evaluated}
+        config = TrainConfig(corpus=short_corpus, output=tmp_path, model=str(tiny_bert), **poolers)
+        refuses(f"--eval-pooler .* cannot be combined with --pooler {pooler}", train, config)
 
 
 def test_poolers_equal_their_definitions(tiny_bert):
@@ -184,11 +181,13 @@ def test_the_sts_score_of_minilm_is_the_published_one(minilm, shared):
     assert score.spearman == pytest.approx(82.03, abs=0.01)
 
 
-def test_alignment_and_uniformity_equal_a_double_loop():
-    x, y = np.random.default_rng(0).normal(size=(2, 30, 5))
-    u, v = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x, y))
+@pytest.mark.parametrize("count", [2, 55, 60, 300])
+def test_alignment_and_uniformity_equal_a_double_loop_also_with_zero_vectors(count):
+    assert uniformity(np.zeros((count, 4))) == uniformity(np.ones((count, 4))) == 0
+    x, y = np.random.default_rng(0).normal(size=(2, count, 4)) * (np.arange(count) % 3 > 0)[:, None]
+    u, v = (z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-12) for z in (x, y))
     assert alignment(x, y) == pytest.approx(np.mean([np.sum((a - b) ** 2) for a, b in zip(u, v, strict=True)]))
-    spread = [math.exp(-2 * np.sum((u[i] - u[j]) ** 2)) for i in range(30) for j in range(i)]
+    spread = [math.exp(-2 * np.sum((u[i] - u[j]) ** 2)) for i in range(count) for j in range(i)]
     assert uniformity(x) == pytest.approx(math.log(np.mean(spread)))
 
 
