@@ -16,8 +16,6 @@ from cse.search.mining import QueryRows
 from random_texts import some_texts
 from test_cli import ran, refused
 
-MINE = ("mine", "c.txt", "-o", "t.csv", "--queries", "c.txt")
-
 
 @pytest.fixture
 def corpus(tmp_path, glove):
@@ -62,28 +60,26 @@ def test_rows_made_from_queries_take_positives_and_negatives_at_their_ranks(glov
     assert QueryRows(count, (6, 9), 2, words=5, seed=4)(index, queries) != rows
 
 
-@pytest.mark.parametrize(
-    ("arguments", "phrase"),
-    [
-        (("mine", "c.txt", "-o", "d.tsv", "--queries", "c.txt"), "the name must end in .csv or .jsonl"),
-        (("mine", "c.txt", "-o", "no/d.csv", "--queries", "c.txt"), "its folder does not exist"),
-        *[((*MINE, "--ranks", ranks), "must be FIRST-LAST") for ranks in ("5", "0-5", "7-3", "1..5")],
-        ((*MINE[:-1], "three.csv", "--query-column", "x"), "has no column 'x'"),
-        ((*MINE, "--ranks", "3-9"), "--ranks must begin after rank 3, the last of the positives, got 3"),
-        ((*MINE, "--ranks", "99-100"), "--ranks 99-100: the corpus has only 60 different rows"),
-        ((*MINE[:-1], "blank.txt"), "--queries blank.txt holds no query"),
-    ],
-)
-def test_invalid_arguments_and_files_are_refused(corpus, cse, arguments, phrase):
+def test_invalid_arguments_and_files_are_refused(corpus, cse_here):
     (corpus / "three.csv").write_text("a,b,c\n1,2,3\n", encoding="utf8")
     (corpus / "blank.txt").write_text("\n \n", encoding="utf8")
-    refused(cse(arguments[0], "glove:v.txt", *arguments[1:], cwd=corpus), phrase)
+    for flags, phrase in (
+        ("-o d.tsv --queries c.txt", "the name must end in .csv or .jsonl"),
+        ("-o no/d.csv --queries c.txt", "its folder does not exist"),
+        *((f"-o t.csv --queries c.txt --ranks {each}", "must be FIRST-LAST") for each in ("5", "0-5", "7-3", "1..5")),
+        ("-o t.csv --queries three.csv --query-column x", "has no column 'x'"),
+        ("-o t.csv --queries c.txt --ranks 3-9", "--ranks must begin after rank 3, the last of the positives, got 3"),
+        ("-o t.csv --queries c.txt --ranks 99-100", "--ranks 99-100: the corpus has only 60 different rows"),
+        ("-o t.csv --queries blank.txt", "--queries blank.txt holds no query"),
+    ):
+        refused(cse_here("mine", "glove:v.txt", "c.txt", *flags.split(), cwd=corpus), phrase)
 
 
 def test_rows_are_mined_from_an_index_with_passages(corpus, cse, glove):
     texts = (corpus / "c.txt").read_text(encoding="utf8").split("\n")[:-1]
     SearchIndex.build(Encoder(glove), texts, corpus / "cut", passages=8)
-    ran(cse(MINE[0], glove, *MINE[1:], "--index", "cut", "--ranks", "4-50", cwd=corpus))
+    flags = ["c.txt", "-o", "t.csv", "--queries", "c.txt", "--index", "cut", "--ranks", "4-50"]
+    ran(cse("mine", glove, *flags, cwd=corpus))
     assert len((corpus / "t.csv").read_text(encoding="utf8").splitlines()) == 1921
 
 

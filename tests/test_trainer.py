@@ -197,7 +197,7 @@ def test_negatives_are_drawn_with_the_options_of_the_run(base, short_rows):
         expected = index.augment([short_rows[row] for row in rows], rows=rows, seed=config.seed, **table)
         assert batch.blocks["synthetic"].texts == expected
 
-    refuses("--radius", train, config.replace(una={"radius": "some"}))
+    refuses("--radius", lambda: train(config.replace(una={"radius": "some"})))
 
 
 def test_merging_with_the_base_model_changes_only_the_saved_weights(base):

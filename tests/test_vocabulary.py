@@ -2,11 +2,12 @@
 
 import json
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from tokenizers import Tokenizer, models
 
-from cse import InputError
+from conftest import refuses
 from cse.encoder.resolve import find_model
 from cse.encoder.trained import load_tokenizer
 from cse.encoder.vocabulary import MIN_COUNT, count_words
@@ -58,25 +59,17 @@ def test_words_and_pieces_equal_those_of_the_tokenizer_on_whole_texts(tokenizer,
     for number in range(1, 6):
         tokens = sum(count * number for word, count in counts.items() if len(pieces[word]) == number)
         assert found.by_pieces.get(number, 0) == tokens
-    expected = {
-        word: (count, pieces[word], count * (len(pieces[word]) - 1))
-        for word, count in counts.items()
-        if count >= MIN_COUNT
-        and len(pieces[word]) > 1
-        and "[UNK]" not in pieces[word]
-        and word.isalnum()
-        and any(map(str.isalpha, word))
-    }
+    known = {word for word in counts if counts[word] >= MIN_COUNT and "[UNK]" not in pieces[word]}
+    divided = {word for word in known if word.isalnum() and any(map(str.isalpha, word)) and len(pieces[word]) > 1}
+    expected = {word: (counts[word], pieces[word], counts[word] * (len(pieces[word]) - 1)) for word in divided}
     assert len(expected) > 20
     assert {each.word: (each.count, each.pieces, each.saved) for each in found.divided} == expected
 
 
-def test_a_tokenizer_without_words_is_refused(tokenizer):
-    class Other:
-        backend_tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]"))
-
-    with pytest.raises(InputError, match="--model m: the tokenizer does not divide a text into words first"):
-        count_words(Other(), [["a text"]], "--model m")
+def test_a_tokenizer_without_words_is_refused():
+    other = SimpleNamespace(backend_tokenizer=Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]")))
+    message = "--model m: the tokenizer does not divide a text into words first"
+    refuses(message, count_words, other, [["a text"]], "--model m")
 
 
 def test_doctor_lists_the_divided_words_of_the_model(cse, corpus, rows, tiny_bert, tokenizer):
@@ -102,13 +95,7 @@ def test_doctor_counts_texts_that_the_model_reads_as_the_same_tokens(cse, tmp_pa
     assert "2 texts have the first 32 tokens of another text" in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--top", 3), "--top has no effect without --model"),
-        (("--model", "./none"), "./none: no such folder"),
-        (("--model", "minilm", "-"), "--model reads CORPUS twice"),
-    ],
-)
-def test_doctor_refuses_options_that_cannot_work(cse, corpus, arguments, message):
-    refused(cse("doctor", corpus, *arguments), message)
+def test_doctor_refuses_options_that_cannot_work(cse, corpus):
+    refused(cse("doctor", corpus, "--top", 3), "--top has no effect without --model")
+    refused(cse("doctor", corpus, "--model", "./none"), "./none: no such folder")
+    refused(cse("doctor", corpus, "--model", "minilm", "-"), "--model reads CORPUS twice")
