@@ -23,7 +23,7 @@ from cse.cli.group import PLACES
 from forked import run_forked
 from random_texts import write_vectors
 
-errors.SPEAKS_OF_FLAGS = True  # as on the command line; test_api_arguments.py has tests of the messages in Python
+errors.SPEAKS_OF_FLAGS = True  # as on the command line; test_python_api.py has tests of the messages in Python
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 

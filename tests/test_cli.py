@@ -50,6 +50,7 @@ def test_large_packages_are_imported_only_where_they_are_used(sample, tmp_path):
     code, packages, _ = run_and_list_imports("build-tfidf", sample, cwd=tmp_path)
     assert code == 0
     assert not {"torch", "transformers"} & packages
+    assert "torch" not in run_and_list_imports(code="import cse; cse.evaluate; cse.compare")[1]
     preset = "from cse.training.settings.resolve import with_preset as f; from cse import TrainConfig; "
     preset += "f(TrainConfig(preset='una-bert-base', loss='focal', una={'beta': 0.3}))"
     assert not {"torch", "transformers"} & run_and_list_imports(code=preset)[1]

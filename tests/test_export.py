@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 
 from conftest import refuses
@@ -172,13 +171,6 @@ def test_error_for_a_missing_package_names_the_extra_to_install(tiny_bert, expor
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     refuses(r"pip install 'cse\[onnx\]'", export_onnx, tiny_bert)
     refuses(r"pip install 'cse\[onnx\]'", Encoder, f"onnx:{exported[0]}")
-
-
-def test_sentence_transformers_loads_the_exported_file(exported):
-    pytest.importorskip("optimum.onnxruntime", reason="optimum-onnx is not installed (it needs transformers < 4.58)")
-    folder = str(exported[0] / "best")
-    theirs = SentenceTransformer(folder, backend="onnx", device="cpu").encode(TEXTS[:4])
-    np.testing.assert_allclose(theirs, Encoder(folder, device="cpu").encode(TEXTS[:4]), atol=1e-4)
 
 
 @pytest.fixture

@@ -89,13 +89,6 @@ def test_rows_are_split_at_newlines_only(tmp_path):
         assert (index.info.rows, index.terms) == (2, ["one", "three", "two"])
 
 
-def test_an_opened_index_equals_the_saved_index(sample_index, tmp_path):
-    sample_index.save(tmp_path)
-    opened = TfidfIndex.open(tmp_path)
-    for name in ("terms", "df", "idf", "max_score", "by_rank", "info", "files", "tokenizer"):
-        assert np.array_equal(getattr(opened, name), getattr(sample_index, name)), name
-
-
 def test_a_truncated_or_edited_index_or_one_of_another_version_is_refused(sample_index, tmp_path):
     sample_index.save(tmp_path)
     file = tmp_path / "index.safetensors"
