@@ -359,19 +359,6 @@ def test_a_record_much_longer_than_a_row_may_be_is_refused(tmp_path, monkeypatch
     assert len(Corpus.read(resolve(path, "text"), max_line_bytes=1 << 22)) == 1
 
 
-def test_scored_pairs_of_a_csv_file_are_read_as_other_csv_files_are(tmp_path):
-    path = tmp_path / "dev.csv"
-    path.write_text('score,sentence1,sentence2\n\n1,"a ""b""\nc","d, e"\n2,"f"g,h\n')
-    pairs = read_pairs(path)
-    assert (pairs.gold.tolist(), pairs.left, pairs.right) == ([1, 2], ['a "b" c', "fg"], ["d, e", "h"])
-    for content, message in (
-        (b"1,a,b\n2,c\rd,e\n", r"the record at line 3 cannot be read \(new-line character"),
-        (b'\n1,a,b\n2,"c,d\n', "a quote in the record at line 4 is never closed"),
-    ):
-        path.write_bytes(b"score,sentence1,sentence2\n" + content)
-        refuses(rf"dev\.csv: {message}", read_pairs, path)
-
-
 NOT_READ = {
     "empty.json": b"",
     "not UTF-8.json": b'{"a": "\xff"}',
@@ -610,3 +597,37 @@ def test_faults_are_reported_with_file_and_line(tmp_path):
     seen = diagnose(*files)
     assert seen["faults"]["tab"] == {"rows": 1, "first": 3, "file": str(files[2])}
     assert seen["faults"]["markup"] == {"rows": 0, "first": None, "file": None}
+
+
+HEADER = "score,sentence1,sentence2\n"
+TWO = [(4.5, 'He said "no"', "b, c"), (0, "d", "e")]
+# Name and content of a file of scored pairs, and its pairs.
+PAIRS = [
+    ("p.tsv", '5.0\tHe said "no".\tA\u2028b, c\tx\r\n\n0\t"open\tclosed"\ty\n1\t two  w \u00a0h\ta\x0bb\tz\n2\t\tx\n',
+     [(5, 'He said "no".', "A b, c"), (0, '"open', 'closed"'), (1, "two w h", "a b"), (2, "", "x")]),
+    ("p.tsv", 'score\tsentence1\tsentence2\n4.5\tHe said "no"\tb, c\n0\td\te\n', TWO),
+    ("p.tsv", "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+     '1\tHe said "no"\tb, c\t4.5\tNEUTRAL\n2\td\te\t0\tNEUTRAL\n', TWO),
+    ("p.csv", 'Sentence2,label,Sentence1\n"b,  c",4.5,"He said ""no"""\ne,0,d\n', TWO),
+    ("p.csv", '4.5,"He said ""no""","b,\nc"\n0,d,e\n', TWO),
+    ("p.csv", f'{HEADER}\n1,"a ""b""\nc","d, e"\n2,"f"g,h\n', [(1, 'a "b" c', "d, e"), (2, "fg", "h")]),
+]  # fmt: skip
+WRONG_PAIRS = [
+    ("p.tsv", "rating\tone\ttwo\n1\ta\tb\n", "line 1 .* by tabs; a header must name the columns score, sent"),
+    ("p.csv", "rating,one,two\n1,a,b\n", "line 1 .* by commas; a header must name"),
+    ("p.csv", f"{HEADER}1,a,b\n\nx,a,b\n", "line 4: the score must be a finite .* got 'x'"),
+    ("p.tsv", "score\tsentence1\tsentence2\n1\ta\tb\n\ta\tb\n", "line 3: .* got nothing; leave out pairs without"),
+    ("p.csv", f'{HEADER}\n1,a,b\n\n2,"c,d\n', "a quote in the record at line 5 is never closed"),
+    ("p.csv", f"{HEADER}1,a,b\n2,c\rd,e\n", r"p\.csv: the record at line 3 cannot be read \(new-line character"),
+    *(("p.tsv", f"1\ta\tb\n{line}\n", r"p\.tsv: line 2") for line in ("5\tone", "five\ta\tb", "nan\ta\tb", "a,b")),
+]
+
+
+def test_scored_pairs_are_read_with_and_without_headers_and_errors_give_the_line(tmp_path):
+    for name, content, expected in PAIRS:
+        (tmp_path / name).write_text(content, encoding="utf8", newline="")
+        pairs = read_pairs(tmp_path / name)
+        assert list(zip(pairs.gold.tolist(), pairs.left, pairs.right, strict=True)) == expected
+    for name, content, message in WRONG_PAIRS:
+        (tmp_path / name).write_text(content, encoding="utf8", newline="")
+        refuses(message, read_pairs, tmp_path / name)

@@ -432,51 +432,6 @@ def test_ranks_of_sentence_halves_equal_a_double_loop():
     assert half_ranks(np.ones((50, 3)), np.ones((50, 3)))[0].tolist() == [50] * 50  # a collapsed encoder has the worst
 
 
-def test_lines_of_a_tsv_file_of_pairs_are_split_only_at_tabs_and_runs_of_white_space_become_one_space(tmp_path):
-    path = tmp_path / "pairs.tsv"
-    lines = '5.0\tHe said "no".\tA\u2028b, c\tx\r\n\n0\t"open\tclosed"\ty\n1\t two  w \u00a0h\ta\x0bb\tz\n2\t\tx\tz\n'
-    path.write_text(lines, encoding="utf8", newline="")
-    pairs = read_pairs(path)
-    assert pairs.gold.tolist() == [5, 0, 1, 2]
-    assert pairs.left == ['He said "no".', '"open', "two w h", ""]
-    assert pairs.right == ["A b, c", 'closed"', "a b", "x"]
-
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("p.tsv", 'score\tsentence1\tsentence2\n4.5\tHe said "no"\tb, c\n0\td\te\n'),
-        ("p.tsv", "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
-         '1\tHe said "no"\tb, c\t4.5\tNEUTRAL\n2\td\te\t0\tNEUTRAL\n'),
-        ("p.csv", 'Sentence2,label,Sentence1\n"b,  c",4.5,"He said ""no"""\ne,0,d\n'),
-        ("p.csv", '4.5,"He said ""no""","b,\nc"\n0,d,e\n'),
-    ],
-)  # fmt: skip
-def test_pairs_are_read_from_files_with_headers_and_from_csv_files(tmp_path, name, content):
-    path = tmp_path / name
-    path.write_text(content, encoding="utf8")
-    pairs = read_pairs(path)
-    assert pairs.gold.tolist() == [4.5, 0]
-    assert (pairs.left, pairs.right) == (['He said "no"', "d"], ["b, c", "e"])
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("p.tsv", "rating\tone\ttwo\n1\ta\tb\n", "line 1 .* by tabs; a header must name the columns score, sent"),
-        ("p.csv", "rating,one,two\n1,a,b\n", "line 1 .* by commas; a header must name"),
-        ("p.csv", "score,sentence1,sentence2\n1,a,b\n\nx,a,b\n", "line 4: the score must be a finite .* got 'x'"),
-        ("p.tsv", "score\tsentence1\tsentence2\n1\ta\tb\n\ta\tb\n", "line 3: .* got nothing; leave out pairs without"),
-        ("p.csv", 'score,sentence1,sentence2\n1,a,b\n2,"a,b\n', "a quote in the record at line 3 is never closed"),
-        *(("p.tsv", f"1\ta\tb\n{line}\n", r"p\.tsv: line 2") for line in ("5\tone", "five\ta\tb", "nan\ta\tb", "a,b")),
-    ],
-)  # fmt: skip
-def test_errors_about_files_of_pairs_give_the_line_number(tmp_path, name, content, message):
-    path = tmp_path / name
-    path.write_text(content, encoding="utf8")
-    refuses(message, read_pairs, path)
-
-
 def test_sentence_encoders_have_the_family_encoder_and_training_keeps_the_family(trained, tiny_bert, minilm, tmp_path):
     ours = trained("bert", "avg")
     assert find_model(str(tiny_bert)).family == "bert-base"

@@ -1,32 +1,26 @@
 """Tests of data.json in a run folder, pictures of runs, the report page, and `cse runs`."""
 
-import contextlib
 import json
-import random
 import re
 import shutil
 import sys
-import tomllib
 from base64 import b64decode
-from collections import Counter
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-import tomli_w
 import torch
 
 from conftest import config_of_eight_steps, refuses, run_here
-from cse import InputError, TfidfIndex, train
+from cse import TfidfIndex, train
 from cse.evaluation.geometry import unit
 from cse.losses.base import focal
-from cse.reports import curves, page
+from cse.reports import curves
 from cse.reports.held_out import compare_models
 from cse.reports.page import report_page
 from cse.reports.runs import differing, find_runs, read_run
 from cse.reports.style import figure, require_extra, styled
-from mutations import mutations, shapes
 from test_cli import run_and_list_imports
 from test_retrieval import command
 
@@ -450,36 +444,3 @@ def test_a_picture_that_cannot_be_written_ends_the_command_with_its_name(run, tm
     done = run_here("report", run, *flags)
     assert done.returncode == 2
     assert "cosines.png: is a directory" in "".join(done.stderr.split("\n"))
-
-
-def damaged(file, content, draw):
-    """Returns 30 damaged contents of a file of a run."""
-    if file != "config.toml":
-        return [make() for _, make in draw.sample(mutations(content, file, draw), 30)]
-    found = []
-    for _, make in draw.sample([*shapes(tomllib.loads(content.decode()))], 60):
-        with contextlib.suppress(TypeError, ValueError, RecursionError):  # TOML cannot hold the value
-            found.append(tomli_w.dumps(json.loads(make())).encode())
-    return found[:30]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("which", ["run", "dev_run"])
-@pytest.mark.parametrize("file", ["config.toml", "log.jsonl", "result.json", "environment.json", "data.json"])
-def test_a_changed_file_of_a_run_gives_a_page_or_one_sentence(request, tmp_path, monkeypatch, file, which):
-    """300 changed files in all. The panels are drawn in each tenth page."""
-    copy = copy_of(request.getfixturevalue(which), tmp_path, "best", "tensorboard")
-    contents = damaged(file, (copy / file).read_bytes(), random.Random(file + which))
-    drawn, outcomes = page.drawn, Counter()
-    for number, content in enumerate(contents):
-        (copy / file).write_bytes(content)
-        monkeypatch.setattr(page, "drawn", drawn if number % 10 == 0 else lambda *_: b"")
-        try:
-            report_page(curves.Material(read_run(copy), encode=False)).html.encode()
-            differing(find_runs(copy))
-            outcomes["page"] += 1
-        except InputError as error:
-            outcomes["sentence" if str(copy) in str(error) and "\n" not in str(error) else "other"] += 1
-    assert outcomes.total() == 30
-    assert outcomes["sentence"] or file == "config.toml"  # most values of settings are only shown
-    assert not outcomes["other"]
