@@ -3,12 +3,15 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, Pooling, Transformer
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, processors
+from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, CanineTokenizer
 
+from cse import Encoder
 from cse.encoder.pooling_modules import pooling_modules
 
 SIZES = {
@@ -67,6 +70,36 @@ def transformer(folder, name, tokenizer, side="right", length=48):
         pieces.padding_side, pieces.model_max_length = side, length
     pieces.save_pretrained(folder)
     return folder
+
+
+TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what padding does.", "word " * 99, "x y"]
+
+
+def pooling(*modes, **settings):
+    return lambda width: Pooling(width, modes[0] if len(modes) == 1 else modes, **settings)
+
+
+def dense(out, activation=None, **settings):
+    return lambda width: Dense(width, out, activation_function=activation, **settings)
+
+
+def layer_norm(width):
+    module = LayerNorm(width)
+    nn.init.normal_(module.norm.weight)
+    return module
+
+
+def normalize(width):
+    return Normalize()
+
+
+def agree(folder, *methods, texts=TEXTS, **settings):
+    """Asserts that cse and sentence-transformers give equal vectors for a folder; returns those of ``encode``."""
+    ours, theirs = Encoder(folder, device="cpu", **settings), SentenceTransformer(str(folder), device="cpu")
+    for method in (*methods, "encode"):
+        vectors = getattr(ours, method)(texts)
+        np.testing.assert_allclose(vectors, getattr(theirs, method)(texts), atol=1e-5)
+    return vectors
 
 
 def cross_encoder(folder, model, labels=1):

@@ -17,9 +17,8 @@ from cse.encoder.light import MADE_FROM
 from cse.encoder.onnx_export import export_onnx
 from cse.encoder.resolve import model_digest
 from cse.errors import RunError
-from sentence_models import sentence_model, transformer
+from sentence_models import dense, pooling, sentence_model, transformer
 from test_cli import ran, refused
-from test_modules import dense, pooling
 
 pytest.importorskip("onnx", reason="not installed: pip install 'cse[onnx]'")
 pytest.importorskip("onnxscript", reason="not installed: pip install 'cse[onnx]'")

@@ -603,7 +603,7 @@ HEADER = "score,sentence1,sentence2\n"
 TWO = [(4.5, 'He said "no"', "b, c"), (0, "d", "e")]
 # Name and content of a file of scored pairs, and its pairs.
 PAIRS = [
-    ("p.tsv", '5.0\tHe said "no".\tA\u2028b, c\tx\r\n\n0\t"open\tclosed"\ty\n1\t two  w \u00a0h\ta\x0bb\tz\n2\t\tx\n',
+    ("p.tsv", '5\tHe said "no".\tA\u2028b, c\tx\r\n\n0\t"open\tclosed"\ty\n1\t two  w \u00a0h\ta\x0bb\tz\n2\t\tx\tz\n',
      [(5, 'He said "no".', "A b, c"), (0, '"open', 'closed"'), (1, "two w h", "a b"), (2, "", "x")]),
     ("p.tsv", 'score\tsentence1\tsentence2\n4.5\tHe said "no"\tb, c\n0\td\te\n', TWO),
     ("p.tsv", "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"

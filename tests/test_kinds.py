@@ -21,27 +21,25 @@ from cse.encoder.onnx_export import export_onnx
 from cse.encoder.opening import open_encoder
 from cse.encoder.resolve import find_model, model_digest
 from cse.encoder.trained import load_encoder
-from sentence_models import sentence_model
+from sentence_models import TEXTS, agree, dense, layer_norm, normalize, pooling, sentence_model
 from test_cli import ran, run_and_list_imports
-from test_modules import TEXTS, dense, layer_norm, normalize, pooling
 
 PROMPTS = {"query": "find this : ", "document": "text : "}
 VECTORS = "the 1 0 0\ncat 0 1 0\ndog 0 0.5 0.5\n. 0 0 2\n"
 
 
 def save_static(folder, tokenizer, *modules):
-    """Saves and returns a SentenceTransformer with StaticEmbedding, prompts, and further modules."""
+    """Saves a SentenceTransformer with StaticEmbedding, prompts, and further modules."""
     torch.manual_seed(0)
     first = StaticEmbedding(AutoTokenizer.from_pretrained(tokenizer), embedding_dim=16)
     model = SentenceTransformer(modules=[first, *modules], device="cpu", prompts=PROMPTS)
     model.save(str(folder), create_model_card=False)
-    return model
 
 
 @pytest.fixture
 def static(tmp_path, tiny_bert):
-    modules = (Dense(16, 12, activation_function=torch.nn.Tanh()), Normalize())
-    return tmp_path / "static", save_static(tmp_path / "static", tiny_bert, *modules)
+    save_static(tmp_path / "static", tiny_bert, Dense(16, 12, activation_function=torch.nn.Tanh()), Normalize())
+    return tmp_path / "static"
 
 
 @pytest.fixture(scope="module")
@@ -53,28 +51,23 @@ def light(tmp_path_factory, tiny_bert):
 
 
 def test_a_static_embedding_encodes_as_in_sentence_transformers(static):
-    folder, theirs = static
-    ours = Encoder(folder, device="cpu")
-    np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
-    np.testing.assert_allclose(ours.encode_query(TEXTS), theirs.encode_query(TEXTS), atol=1e-6)
-    np.testing.assert_allclose(ours.encode(TEXTS, batch_size=1), ours.encode(TEXTS), atol=1e-6)
-    assert ours.embedding_dim == 12
-    refuses("has no pooling to choose", Encoder, folder, pooler="avg", device="cpu")
+    vectors, ours = agree(static, "encode_query"), Encoder(static, device="cpu")
+    np.testing.assert_allclose(ours.encode(TEXTS, batch_size=1), vectors, atol=1e-6)
+    assert ours.embedding_dim == vectors.shape[1] == 12
+    refuses("has no pooling to choose", Encoder, static, pooler="avg", device="cpu")
 
 
 def test_mapping_and_weights_of_model2vec_are_applied(static, tmp_path):
-    folder, _ = static
     rows, mapping, weights = torch.randn(7, 16), torch.randint(0, 7, (2000,)), torch.rand(2000)
-    part = next(folder.glob("0_*"), folder)
+    part = next(static.glob("0_*"), static)
     save_file({"embeddings": rows, "mapping": mapping, "weights": weights}, part / "model.safetensors")
-    theirs = SentenceTransformer(str(folder), device="cpu")
-    np.testing.assert_allclose(Encoder(folder, device="cpu").encode(TEXTS), theirs.encode(TEXTS), atol=1e-6)
+    agree(static)
 
 
 def test_training_and_onnx_export_of_a_static_encoder_are_refused(static, run_config):
-    config = run_config.replace(model=str(static[0]))
+    config = run_config.replace(model=str(static))
     refuses("is a static encoder, which has no transformer to train or to export", train, config)
-    refuses("is a static encoder", export_onnx, str(static[0]), str(static[0].with_name("onnx")))
+    refuses("is a static encoder", export_onnx, str(static), str(static.with_name("onnx")))
 
 
 def test_a_router_encodes_queries_and_documents_as_in_sentence_transformers(tmp_path, tiny_bert):
@@ -105,7 +98,7 @@ def test_a_cross_encoder_and_a_sparse_encoder_are_refused(tmp_path, tiny_bert):
         find_model(str(tmp_path / "sparse"))
 
 
-def agree(name, **settings):
+def light_agrees(name, **settings):
     ours, whole = LightEncoder(name, **settings), Encoder(name, device="cpu", **settings)
     texts = [*TEXTS, " "]
     for method in ("encode", "encode_query", "encode_document"):
@@ -116,9 +109,9 @@ def agree(name, **settings):
 
 
 def test_a_static_embedding_gives_the_vectors_of_cse_encoder(light, tiny_bert):
-    agree(str(light))
-    agree(str(light), dims=5)
-    agree(str(light), prompt="query")
+    light_agrees(str(light))
+    light_agrees(str(light), dims=5)
+    light_agrees(str(light), prompt="query")
     code = "from cse.encoder.opening import open_encoder as f; f(sys.argv[1]).encode_query(['a cat'])"
     assert not {"torch", "transformers"} & run_and_list_imports(light, code=code)[1]
     assert isinstance(open_encoder(light), LightEncoder)
@@ -140,8 +133,8 @@ def test_an_onnx_file_gives_the_vectors_of_the_model(tmp_path, tiny_bert, side, 
     folder = tmp_path / "model"
     sentence_model(folder, tiny_bert, modules=modules, side=side, prompts=PROMPTS, truncate_dim=cut)
     export_onnx(str(folder))
-    ours, whole = agree(f"onnx:{folder}"), Encoder(folder, device="cpu")
-    agree(f"onnx:{folder}", dims=5)
+    ours, whole = light_agrees(f"onnx:{folder}"), Encoder(folder, device="cpu")
+    light_agrees(f"onnx:{folder}", dims=5)
     assert cut in (None, ours.embedding_dim)
     for method in ("encode", "encode_query"):
         np.testing.assert_allclose(getattr(ours, method)(TEXTS), getattr(whole, method)(TEXTS), atol=1e-4)

@@ -10,6 +10,7 @@ import pickle
 import re
 import shutil
 from functools import cache
+from pathlib import Path
 from unittest import mock
 
 import huggingface_hub
@@ -17,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from conftest import refuses
@@ -32,12 +32,13 @@ from cse.encoder.trained import load_encoder
 from cse.evaluation.base import read_pairs
 from cse.evaluation.geometry import alignment, cosine_variance, half_ranks, mean_cosine, uniformity
 from cse.evaluation.sts import find_tasks, score_pairs
-from sentence_models import pool, sentence_model, transformer
-from test_modules import dense, normalize, pooling
+from sentence_models import agree, dense, normalize, pool, pooling, sentence_model, transformer
 
 SETTINGS, TRANSFORMER = "config_sentence_transformers.json", "sentence_transformers.models.Transformer"
 SHARDS, MISSING = "model.safetensors.index.json", "is incomplete (weights or tokenizer files are missing)"
-# The file, keys that are changed in it (or its content; None: it is removed), and a part of the message.
+ADAPTER, NO_TENSOR = "adapter_config.json", "was not loaded: it is damaged, or holds something that is not a tensor"
+# The file, keys that are changed in it (or its content, or the name of a damage; None: it is removed), and a part of
+# the message.
 DAMAGED = {
     "many layers": ("config.json", {"num_hidden_layers": 10**6}, "1,000,000, but its weights have only"),
     "long number": ("config.json", {"hidden_size": 10**50}, "cannot be loaded"),
@@ -73,6 +74,24 @@ DAMAGED = {
     "text": ("1_Pooling/config.json", "text", "must be an object"),
     "no weights": ("model.safetensors", None, MISSING),
     "no tokenizer": ("tokenizer.json", None, MISSING),
+    **{
+        f"{file} {content[:9]}": (file, content, "")
+        for file in ("config.json", "modules.json", "tokenizer.json", "1_Pooling/config.json")
+        for content in (b"", b"{", b"[" * 100_000, b"\xff\xfe", b"{}")
+    },
+    "pickled module": ("2_Dense/pytorch_model.bin", "bare pickle", "could run any command"),
+    "pickle": ("pytorch_model.bin", "bare pickle", NO_TENSOR),
+    "command": ("pytorch_model.bin", "command", NO_TENSOR),
+    "truncated": ("pytorch_model.bin", "truncated", "cannot be loaded"),
+    "no pickle": ("pytorch_model.bin", b"hello world\n", ""),
+    "pointer": ("pytorch_model.bin", b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n", "git lfs pull"),
+    "weights of nan": ("model.safetensors", "nan", "holds NaN or infinity; use another model"),
+    "few words": ("model.safetensors", "few words", "the tokenizer belongs to another model"),
+    "adapters": (ADAPTER, {"peft_type": "XLORA"}, "a mixture of adapters"),
+    "empty adapter": (ADAPTER, {"weights": False}, "missing adapter keys"),
+    "no base": (ADAPTER, {"base_model_name_or_path": None}, "base_model_name_or_path: must be text, got null"),
+    "other base": (ADAPTER, {"base_model_name_or_path": "not/at/all"}, "is an adapter of not/at/all, which cannot be "),
+    "own base": (ADAPTER, {"base_model_name_or_path": "FOLDER"}, "it is also an adapter"),
 }
 
 
@@ -87,80 +106,51 @@ def folder(tmp_path, tiny_bert):
     assert not (tmp_path / "executed").exists()
 
 
-def refused(folder, part=""):
-    message = refuses(re.escape(part), Encoder, folder, device="cpu")
-    assert str(folder) in message
-    assert not any(word in message for word in ("\n", "weights_only"))
-
-
 def change(path, value):
     merged = isinstance(value, dict) and path.exists() and isinstance(json.loads(path.read_text()), dict)
     path.write_text(json.dumps({**json.loads(path.read_text()), **value} if merged else value))
 
 
-@pytest.mark.parametrize("name", DAMAGED)
-def test_values_that_no_model_has_and_files_of_another_shape_are_refused(folder, name):
-    file, value, part = DAMAGED[name]
-    if value is None:
-        (folder / file).unlink()
-    else:
-        change(folder / file, value)
-    refused(folder, part)
-
-
-@pytest.mark.parametrize("file", ["config.json", "modules.json", "tokenizer.json", "1_Pooling/config.json"])
-@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b"{}"])
-def test_damaged_json_files_are_refused(folder, file, content):
-    (folder / file).write_bytes(content)
-    refused(folder)
-
-
-NO_TENSOR = "was not loaded: it is damaged, or holds something that is not a tensor"
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
-        ("2_Dense/pytorch_model.bin", "bare pickle", "could run any command"),
-        ("pytorch_model.bin", "bare pickle", NO_TENSOR),
-        ("pytorch_model.bin", "command", NO_TENSOR),
-        ("pytorch_model.bin", "truncated", "cannot be loaded"),
-        ("pytorch_model.bin", b"hello world\n", ""),
-        ("pytorch_model.bin", b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n", "git lfs pull"),
-    ],
-)
-def test_an_invalid_pytorch_model_bin_is_refused_and_never_executed(folder, file, content, message):
+def damage(folder, file, value):
     class Command:
         def __reduce__(self):
             return os.mkdir, (str(folder.parent / "executed"),)
 
-    path = folder / file
-    weights = path.with_name("model.safetensors")
-    if content == "command":
-        torch.save({"weight": Command()}, path)
-    elif content == "truncated":
-        torch.save(load_file(weights), path)
-        path.write_bytes(path.read_bytes()[:10_000])
+    path, weights = folder / file, folder / Path(file).with_name("model.safetensors")
+    if file == ADAPTER:
+        adapter(folder, **value)
+    elif file == "model.safetensors" and value:
+        stored, words = load_file(path), "embeddings.word_embeddings.weight"
+        if value == "nan":
+            stored["encoder.layer.0.output.dense.weight"][0, 0] = float("nan")
+        else:
+            stored[words] = stored[words][:1000].clone()
+            change(folder / "config.json", {"vocab_size": 1000})
+        save_file(stored, path, {"format": "pt"})
+    elif file.endswith(".bin"):
+        if value == "command":
+            torch.save({"weight": Command()}, path)
+        elif value == "truncated":
+            torch.save(load_file(weights), path)
+            path.write_bytes(path.read_bytes()[:10_000])
+        else:
+            path.write_bytes(pickle.dumps(Command()) if value == "bare pickle" else value)
+        weights.unlink()
+    elif value is None:
+        path.unlink()
+    elif isinstance(value, bytes):
+        path.write_bytes(value)
     else:
-        path.write_bytes(pickle.dumps(Command()) if content == "bare pickle" else content)
-    weights.unlink()
-    refused(folder, message)
+        change(path, value)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [("nan", "holds NaN or infinity; use another model"), ("vocabulary", "the tokenizer belongs to another model")],
-)
-def test_faulty_weights_are_refused(folder, damage, message):
-    weights = load_file(folder / "model.safetensors")
-    if damage == "nan":
-        weights["encoder.layer.0.output.dense.weight"][0, 0] = float("nan")
-    else:
-        name = "embeddings.word_embeddings.weight"
-        weights[name] = weights[name][:1000].clone()
-        change(folder / "config.json", {"vocab_size": 1000})
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    refused(folder, message)
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_folder_that_is_no_model_or_a_damaged_one_is_refused_in_one_sentence_and_never_executed(folder, name):
+    file, value, part = DAMAGED[name]
+    damage(folder, file, value)
+    message = refuses(re.escape(part), Encoder, folder, device="cpu")
+    assert str(folder) in message
+    assert not any(word in message for word in ("\n", "weights_only"))
 
 
 def test_a_folder_chooses_its_maximum_length_but_not_the_attention(folder):
@@ -193,38 +183,11 @@ def test_adapters_are_loaded_if_base_and_weights_are_those_they_declare(folder):
     refuses("holds only an adapter; merge it into its base model with peft first", export_onnx, str(folder))
 
 
-@pytest.mark.parametrize(
-    ("changes", "part"),
-    [
-        ({"peft_type": "XLORA"}, "a mixture of adapters"),
-        ({"weights": False}, "missing adapter keys"),
-        ({"base_model_name_or_path": None}, "base_model_name_or_path: must be text, got null"),
-        ({"base_model_name_or_path": "not/at/all"}, "is an adapter of not/at/all, which cannot be loaded"),
-        ({"base_model_name_or_path": "FOLDER"}, "it is also an adapter"),
-    ],
-)
-def test_other_adapters_are_refused(folder, changes, part):
-    adapter(folder, **changes)
-    refused(folder, part)
-
-
-def trained_on(tmp_path, short_corpus, model, **values):
-    values = {"batch_size": 8, "max_steps": 3, "eval_every": 0, "device": "cpu", **values}
-    return train(TrainConfig(corpus=short_corpus, output=tmp_path / "runs", model=str(model), **values))
-
-
 def test_a_decoder_is_refused_with_pooler_cls_and_accepted_with_pooler_avg(tmp_path, short_corpus, tiny_bert):
     model = transformer(tmp_path / "model", "gpt2", tiny_bert)
-    refuses(r"--pooler cls: .* is a decoder, .*--pooler avg", trained_on, tmp_path, short_corpus, model)
-    assert trained_on(tmp_path, short_corpus, model, pooler="avg").steps == 3
-
-
-def test_a_trained_encoder_of_an_encoder_decoder_encodes_as_in_sentence_transformers(tmp_path, short_corpus, tiny_bert):
-    model = transformer(tmp_path / "t5", "t5", tiny_bert)
-    folder = trained_on(tmp_path, short_corpus, model, pooler="avg").folder / "last"
-    texts = ["a short one", "word " * 100]
-    expected = SentenceTransformer(str(folder), device="cpu").encode(texts)
-    np.testing.assert_allclose(Encoder(folder, device="cpu").encode(texts), expected, atol=1e-6)
+    config = TrainConfig(corpus=short_corpus, output=tmp_path, model=model, batch_size=8, max_steps=3, device="cpu")
+    refuses(r"--pooler cls: .* is a decoder, .*--pooler avg", train, config)
+    assert train(config.replace(pooler="avg", eval_every=0)).steps == 3
 
 
 def test_pooler_cls_applies_the_trained_pooler_if_the_checkpoint_has_one(tiny_bert, tiny_roberta):
@@ -282,15 +245,12 @@ CASES = [("bert", pooler) for pooler in SHARED] + [("roberta", "cls"), ("roberta
 @pytest.mark.parametrize(("kind", "pooler"), CASES)
 def test_a_saved_model_has_the_same_pooler_weights_and_vectors_in_other_libraries(trained, kind, pooler):
     folder = trained(kind, pooler)
-    encoder, theirs = Encoder(folder, device="cpu"), SentenceTransformer(str(folder), device="cpu")
+    encoder, ours = Encoder(folder, device="cpu"), agree(folder, texts=TEXTS)
     assert encoder.pooler == ("cls_before_pooler" if pooler == "cls" else pooler)
     assert not encoder.plain
-    assert theirs.max_seq_length == 64  # the limit of the model before training, not max_length=8
-    ours = encoder.encode(TEXTS)
-    np.testing.assert_allclose(ours, theirs.encode(TEXTS), atol=1e-5)
+    assert encoder.max_seq_length == 64  # the limit of the model before training, not max_length=8
     model, report = AutoModel.from_pretrained(folder, output_loading_info=True)
-    assert not report["missing_keys"]
-    assert not report["unexpected_keys"]
+    assert not [*report["missing_keys"], *report["unexpected_keys"]]
     tokenizer = AutoTokenizer.from_pretrained(folder)
     assert len(tokenizer("word " * 500)["input_ids"]) > 64  # the saved tokenizer does not truncate by default
     batch = tokenizer(TEXTS, padding=True, truncation=True, return_tensors="pt")
@@ -311,10 +271,8 @@ def test_a_model_trained_with_another_pooling_is_evaluated_and_saved_with_the_ev
             np.testing.assert_allclose(made.embed(dict(tokens)), expected, atol=1e-6)
 
     folder = trained("bert", "avg", eval_pooler="avg_top2")
-    encoder, theirs = Encoder(folder, device="cpu"), SentenceTransformer(str(folder), device="cpu")
-    assert encoder.pooler == "avg_top2"
-    vectors = encoder.encode(TEXTS)
-    np.testing.assert_allclose(vectors, theirs.encode(TEXTS), atol=1e-5)
+    assert Encoder(folder, device="cpu").pooler == "avg_top2"
+    vectors = agree(folder, texts=TEXTS)
     # The loss uses the pooling of training: the weights are those of a run without an evaluation pooling.
     plain = Encoder(trained("bert", "avg"), pooler="avg_top2", device="cpu")
     np.testing.assert_array_equal(plain.encode(TEXTS), vectors)

@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, Pooling
 from torch import nn
 from transformers import AutoTokenizer
 
@@ -19,41 +18,24 @@ from cse.encoder.passages import Cutter
 from cse.encoder.resolve import find_model
 from cse.encoder.saving import save_encoder
 from cse.encoder.trained import load_encoder
-from sentence_models import TYPES, as_on_the_hub, sentence_model, transformer
-
-TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what padding does.", "word " * 99, "x y"]
-
-
-def pooling(*modes, **settings):
-    return lambda width: Pooling(width, modes[0] if len(modes) == 1 else modes, **settings)
-
-
-def dense(out, activation=None, **settings):
-    return lambda width: Dense(width, out, activation_function=activation, **settings)
-
-
-def layer_norm(width):
-    module = LayerNorm(width)
-    nn.init.normal_(module.norm.weight)
-    return module
-
-
-def normalize(width):
-    return Normalize()
+from sentence_models import (
+    TEXTS,
+    TYPES,
+    agree,
+    as_on_the_hub,
+    dense,
+    layer_norm,
+    normalize,
+    pooling,
+    sentence_model,
+    transformer,
+)  # fmt: skip
 
 
 def trained_two_steps(folder, short_corpus, tmp_path, **settings):
     values = {"positive": "spans", "batch_size": 4, "max_length": 12, "max_steps": 2, "lr": 1e-2, **settings}
     config = config_of_eight_steps(short_corpus, folder, tmp_path / "runs", **values)
     return train(config).folder / "last"  # best/ may hold the model from before training
-
-
-def agree(folder, texts=TEXTS):
-    """Asserts that cse and sentence-transformers give equal vectors for the model in a folder; returns the vectors."""
-    ours = Encoder(folder, device="cpu").encode(texts)
-    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts)
-    np.testing.assert_allclose(ours, theirs, atol=1e-5)
-    return ours
 
 
 def kinds(folder):
@@ -69,6 +51,7 @@ MODELS = {
     "deberta": ("deberta-v2", "right", [pooling("mean_sqrt_len_tokens"), layer_norm]),
     "xlm-r": ("xlm-roberta", "right", [pooling("cls"), dense(32, nn.Tanh())]),
     "qwen3": ("qwen3", "left", [pooling("lasttoken"), normalize]),
+    "t5": ("t5", "right", [pooling("mean")]),
     "gemma3": ("gemma3_text", "right", [pooling("mean"), dense(64, bias=False), dense(32, bias=False), normalize]),
     "llama": ("llama", "left", [pooling("weightedmean"), normalize, dense(24, nn.ReLU(), use_residual=True)]),
 }

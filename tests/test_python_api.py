@@ -23,8 +23,7 @@ from cse.encoder.passages import Cutter
 from cse.encoder.resolve import find_folder, model_digest
 from cse.evaluation.ranking import System
 from random_texts import some_texts
-from sentence_models import sentence_model
-from test_modules import TEXTS, pooling
+from sentence_models import TEXTS, pooling, sentence_model
 
 
 def call(*arguments):
