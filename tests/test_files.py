@@ -128,10 +128,8 @@ def test_a_mapped_file_that_is_truncated_ends_the_process_with_a_sentence(tmp_pa
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == (
-        "Error: another program truncated a file while cse was reading it; restore the file, and run the command "
-        "again\n"
-    )
+    message = "Error: another program truncated a file while cse was reading it; restore the file, and run the command"
+    assert done.stderr == f"{message} again\n"
 
 
 @pytest.mark.slow
@@ -161,10 +159,8 @@ def test_an_error_names_the_output_and_not_a_temporary_file_or_folder(tmp_path):
     with pytest.raises(OSError, match="No space") as raised, fresh_folder(tmp_path / "out") as fresh:
         raise OSError(28, "No space left on device", str(fresh / "best" / "model.safetensors"))
     assert raised.value.filename == str(tmp_path / "out")
-    with (
-        pytest.raises(OSError, match=r"/out: cannot be written \(12 requested and 0 written\)"),
-        fresh_folder(tmp_path / "out"),
-    ):
+    message = r"/out: cannot be written \(12 requested and 0 written\)"
+    with pytest.raises(OSError, match=message), fresh_folder(tmp_path / "out"):
         raise OSError("12 requested and 0 written")  # as NumPy on a full disk
     assert list(tmp_path.iterdir()) == []
 
@@ -264,15 +260,13 @@ def test_a_cancelled_call_returns_soon_and_leaves_no_files(tmp_path, sample, sam
     else:
         path = f"/dev/fd/{reading}"
         os.write(writing, b"one row of text\n" * 100)
-    words = {"tokenizer": "unicode", "lowercase": True, "nfkc": False}
-    work = {
-        "build": lambda progress: _core.build_to([str(path)], out, words, True, READING, progress),
-        "augment": lambda progress: sample_index._core.augment_files(
-            [str(path)], out / "out.txt", 50, False, sample_index.draw_options(), READING, progress
-        ),
-    }[what]
-    progress = _core.Progress()
-    done = ThreadPoolExecutor(1).submit(work, progress)
+    words, progress = {"tokenizer": "unicode", "lowercase": True, "nfkc": False}, _core.Progress()
+    if what == "build":
+        work = (_core.build_to, [str(path)], out, words, True)
+    else:
+        drawing = sample_index.draw_options()
+        work = (sample_index._core.augment_files, [str(path)], out / "out.txt", 50, False, drawing)
+    done = ThreadPoolExecutor(1).submit(*work, READING, progress)
     wait_for(lambda: progress.done > 0 if source == "file" else done.running())
     progress.cancel()
     with pytest.raises(KeyboardInterrupt):
@@ -356,16 +350,13 @@ CASES = {
 def test_the_rust_core_works_in_forks_and_in_workers_of_every_kind(tmp_path, sample, case):
     script = tmp_path / "script.py"
     script.write_text(PREPARE + CASES[case])
-    arguments = [sys.executable, script, sample, tmp_path / "tfidf"]
-    process = subprocess.Popen(
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
+    process = subprocess.Popen([sys.executable, script, sample, tmp_path / "tfidf"], **streams)
     try:
         output, _ = process.communicate(timeout=120)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        pytest.fail("not finished after 120 seconds")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 0, output
 
 

@@ -1,7 +1,6 @@
 """Texts given as lists, files, patterns or tables, JSON and TOML: what is read, row numbers, and what is refused."""
 
 import bz2
-import csv
 import gzip
 import io
 import json
@@ -31,7 +30,8 @@ from cse.evaluation.base import read_pairs
 from cse.io import parse_json, read_json, read_toml
 from cse.training.data import check_indexed, open_corpus
 from cse.training.setup import prepare
-from test_cli import ran, refused
+from test_cli import ran
+from test_pairs import table as table_of
 
 TEXTS = [
     'Plain words, with "quotes" and commas.',
@@ -47,26 +47,10 @@ ROWS = [re.sub("\r\n|\r|\n", " ", text or "") for text in TEXTS]
 
 
 def table(folder, suffix, texts=TEXTS):
-    """Writes a table with the texts in the second of three columns and returns its path.
-
-    For ``.tsv``, the texts must not contain tabs or line breaks.
-    """
-    path = folder / f"corpus{suffix}"
-    if suffix == ".parquet":
-        pq.write_table(pa.table({"id": range(len(texts)), "text": texts, "z": ["x"] * len(texts)}), path)
-    elif suffix == ".tsv":
-        lines = ["id\ttext\tz", *(f"{i}\t{text}\tx" for i, text in enumerate(texts))]
-        path.write_text("\n".join(lines) + "\n", encoding="utf8")
-    elif ".jsonl" in suffix:
-        lines = [json.dumps({"id": i, "text": text, "z": [1, {"a": 2}]}) for i, text in enumerate(texts)]
-        data = ("\n".join(lines) + "\n").encode()
-        path.write_bytes(gzip.compress(data) if suffix.endswith(".gz") else data)
-    else:
-        with open(path, "w", encoding="utf8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["id", "text", "z"])
-            writer.writerows([i, text, "x"] for i, text in enumerate(texts))
-    return path
+    """Writes a table with the texts in the second of three columns (for .tsv, without tabs or line breaks)."""
+    last = [1, {"a": 2}] if ".jsonl" in suffix else "x"
+    rows = [(number, text, last) for number, text in enumerate(texts)]
+    return table_of(folder, suffix[1:], rows, ("id", "text", "z"))
 
 
 def rows_of(files):
@@ -127,14 +111,6 @@ def test_dictionary_large_string_and_binary_columns_are_read(tmp_path):
         assert rows_of(resolve(tmp_path / "a.parquet", "text")) == ["a b", "", "a b"]
 
 
-def test_json_records_may_omit_fields_and_may_be_large(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('\ufeff{"b": "x"}\n\n{"a": "hello there"}\n{"b": "y", "a": "again"}\n', encoding="utf8")
-    assert rows_of(resolve(path, "a")) == ["", "hello there", "again"]
-    path.write_text(json.dumps({"big": "x" * 5_000_000, "a": "one"}) + "\n" + json.dumps({"a": "two"}) + "\n")
-    assert rows_of(resolve(path, "a")) == ["one", "two"]
-
-
 def test_training_uses_the_indexed_column(tmp_path):
     path = tmp_path / "two.csv"
     path.write_text(",b\n10,one\n20,two\n")
@@ -142,6 +118,12 @@ def test_training_uses_the_indexed_column(tmp_path):
     corpus = open_corpus((), None, index)
     assert corpus.take([0, 1]) == ["10", "20"]
     refuses("--column", check_indexed, open_corpus((str(path),), "b", index), index)
+
+
+def parquet(table):
+    content = io.BytesIO()
+    pq.write_table(table, content)
+    return content.getvalue()
 
 
 def records(*found):
@@ -164,6 +146,8 @@ FAULTS = [
     ("t.csv.gz", gzip.compress(b"a\n" + b"some text\n" * 100_000)[:200], "a", "t.csv.gz"),
     ("t.csv.gz", b"a\nhello\n", "a", "t.csv.gz"),
     ("t.parquet", b"PAR1 not really", "text", "t.parquet"),
+    ("t.parquet", parquet(pa.table({"text": [1, 2]})), "text", "row 1: column 'text' must be text, got a number (1); "),
+    ("t.parquet", parquet(pa.Table.from_arrays([pa.array(["x"])] * 2, ["a", "a"])), "a", "2 columns named 'a'"),
     ("t.jsonl", b"\n\n", "a", "it has no record"),
     ("t.jsonl", b"not json\n", "text", "not a JSON object"),
     ("t.jsonl", b'{"text":"caf\xe9"}\n{"text":"a good row"}\n', "text", "row 1"),
@@ -201,20 +185,6 @@ def test_a_table_that_cannot_be_read_is_refused_in_one_sentence(tmp_path, name, 
     assert "\n" not in text
     if "record at line" in message:
         refuses(re.escape(message), list, column_values(str(tmp_path / name), "a"))
-
-
-def test_errors_of_other_tables_and_on_the_command_line(tmp_path, cse):
-    pq.write_table(pa.Table.from_arrays([pa.array(["x"]), pa.array(["y"])], names=["a", "a"]), tmp_path / "a.parquet")
-    refuses("2 columns named 'a'", resolve, tmp_path / "a.parquet", "a")
-    pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "b.parquet")
-    message = r"row 1: column 'text' must be text, got a number \(1\); write it as text"
-    refuses(message, Corpus.read, resolve(tmp_path / "b.parquet", "text"))
-    refuses("no file was given", TfidfIndex.build, [])
-    (tmp_path / "long.csv").write_bytes(b"a\nok\n" + b"x" * 5000 + b"\n")
-    done = cse("build-tfidf", "long.csv", "--column", "a", "--max-line-bytes", 99, cwd=tmp_path)
-    refused(done, "long.csv", "row 2 of column a is longer")
-    (tmp_path / "bad.jsonl").write_bytes(b'{"text":"caf\xe9 here"}\n')
-    assert TfidfIndex.build(tmp_path / "bad.jsonl", column="text", encoding_errors="replace").info.rows == 1
 
 
 def test_sample_is_the_installed_corpus_unless_a_file_has_this_name(tmp_path, monkeypatch):
@@ -261,6 +231,9 @@ def test_what_is_not_a_list_of_texts_is_refused(texts, encoder, index, tmp_path)
     for name, functions in takers.items():
         for take in functions:
             refuses(f"^{name}: a list of .* was expected, not ", take, texts)
+    for value in (None, 1.0, True, b"a"):
+        refuses("^ids: element 1 must be a string or an integer", takers["ids"][0], ["a", value])
+    refuses("no file was given", TfidfIndex.build, [])
     assert len(index) == 4
 
 
@@ -275,12 +248,6 @@ def test_lists_of_any_kind_are_accepted(encoder):
     assert index.ids([0, 1]) == ["3", "4"]
 
 
-def test_an_id_is_a_text_or_an_integer(encoder):
-    for value in (None, 1.0, True, b"a"):
-        build = partial(SearchIndex.build, encoder, ["word1", "word2"], ids=["a", value])
-        refuses(r"^ids: element 1 must be a string or an integer", build)
-
-
 def test_invalid_options_are_named(sample, sample_index):
     build, augment = partial(TfidfIndex.build, sample), partial(sample_index.augment, ["a text"])
     for message, call, options in (
@@ -291,15 +258,9 @@ def test_invalid_options_are_named(sample, sample_index):
         ('^--encoding-errors: "x" is unknown; choose strict or replace', build, {"encoding_errors": "x"}),
     ):
         refuses(message, call, **options)
-    wrong = {"seed": -1, "beta": "half", "mode": 1, "odd": 1}
-    for message, call, options in (
-        *((name, augment, {name: value}) for name, value in wrong.items()),
-        ("Words.lowercase", build, {"lowercase": "yes"}),
-    ):
-        refuses(message, call, **options, error=TypeError)
-
-
-LONG = "x" * 9_000_000
+    for name, value in {"seed": -1, "beta": "half", "mode": 1, "odd": 1}.items():
+        refuses(name, augment, **{name: value}, error=TypeError)
+    refuses("Words.lowercase", build, lowercase="yes", error=TypeError)
 
 
 def read(path, content, **options):
@@ -308,30 +269,30 @@ def read(path, content, **options):
     return corpus.take(range(len(corpus)))
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("t.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in ("a", "b", LONG, "c"))),
-        ("t.csv", f"text,more\na,1\nb,2\n{LONG},3\nc,4\n"),
-        ("t.tsv", f"text\tmore\na\t1\nb\t2\n{LONG}\t3\nc\t4\n"),
-    ],
-)
-def test_a_record_of_more_than_eight_megabytes_is_read_or_refused_by_its_row(tmp_path, name, content):
-    assert read(tmp_path / name, content, max_line_bytes=2**30) == ["a", "b", LONG, "c"]
-    refuses(r"row 3 of column text is longer than .* --max-line-bytes", read, tmp_path / name, content)
+LONG, SURROGATE = "x" * 9_000_000, '{"text": "a"}\n' * 12_000 + '{"text": "b \\ud800 c"}\n{"text": "d"}\n'
+# Name and content of a table, and its rows if they may have any length and faults in them are replaced.
+READ = [
+    ("t.jsonl", '\ufeff{"b": "x"}\n\n{"text": "hello"}\n{"b": "y", "text": "again"}\n', ["", "hello", "again"]),
+    ("t.jsonl", b'{"text": "caf\xe9 here"}\n', ["caf\ufffd here"]),
+    ("t.jsonl", records({"big": "x" * 5_000_000, "text": "one"}, {"text": "two"}), ["one", "two"]),
+    ("t.jsonl", '{"other": "a"}\n' * 10_500 + '{"text": "b"}\n', [*[""] * 10_500, "b"]),
+    ("t.jsonl", records(*({"text": text} for text in ("a", "b", LONG, "c"))), ["a", "b", LONG, "c"]),
+    ("t.csv", f"text,more\na,1\nb,2\n{LONG},3\nc,4\n", ["a", "b", LONG, "c"]),
+    ("t.tsv", f"text\tmore\na\t1\nb\t2\n{LONG}\t3\nc\t4\n", ["a", "b", LONG, "c"]),
+    ("t.jsonl", SURROGATE, [*["a"] * 12_000, "b \ufffd\ufffd\ufffd c", "d"]),
+]  # fmt: skip
 
 
-def test_a_lone_surrogate_is_reported_in_its_row_and_replaced_on_request(tmp_path):
-    content = '{"text": "a"}\n' * 12_000 + '{"text": "b \\ud800 c"}\n{"text": "d"}\n'
-    with pytest.raises(InputError, match=r"row 12001 of column text is not valid UTF-8; .* --encoding-errors replace"):
-        read(tmp_path / "t.jsonl", content)
-    found = read(tmp_path / "t.jsonl", content, encoding_errors="replace")
-    assert found[11_999:] == ["a", "b \ufffd\ufffd\ufffd c", "d"]
-
-
-def test_a_column_that_first_occurs_after_many_records_exists(tmp_path):
-    content = '{"other": "a"}\n' * 10_500 + '{"text": "b"}\n'
-    assert read(tmp_path / "t.jsonl", content)[-2:] == ["", "b"]
+@pytest.mark.parametrize(("name", "content", "rows"), READ, ids=range(len(READ)))
+def test_unusual_records_are_read_and_rows_that_are_too_long_or_not_unicode_are_refused(tmp_path, name, content, rows):
+    assert read(tmp_path / name, content, max_line_bytes=2**30, encoding_errors="replace") == rows
+    if LONG in rows:
+        refuses(r"row 3 of column text is longer than .* --max-line-bytes", read, tmp_path / name, content)
+    elif any("\ufffd" in row for row in rows):
+        message = "row (1|12001) of column text is not valid UTF-8; .* --encoding-errors replace"
+        refuses(message, read, tmp_path / name, content)
+    else:
+        assert read(tmp_path / name, content) == rows
 
 
 def test_rows_of_a_small_file_are_decoded_in_bounded_batches(tmp_path, monkeypatch):
@@ -379,12 +340,8 @@ NOT_READ = {
 @pytest.mark.parametrize("name", NOT_READ)
 def test_json_and_toml_that_cannot_be_read_are_refused_in_one_sentence(tmp_path, name):
     (tmp_path / name).write_bytes(NOT_READ[name])
-    read, message = read_json, r"is not valid JSON \(.{5,200}\)$"
-    if name.endswith("toml"):
-        read, message = read_toml, ".{5,200}$"
-    with pytest.raises(InputError, match=rf"{name}: {message}") as caught:
-        read(tmp_path / name, dict[str, str])
-    assert "\n" not in str(caught.value)
+    read, message = (read_toml, ".{5,200}$") if "toml" in name else (read_json, r"is not valid JSON \(.{5,200}\)$")
+    assert "\n" not in refuses(rf"{name}: {message}", read, tmp_path / name, dict[str, str])
 
 
 class Shape(TypedDict):

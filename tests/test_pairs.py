@@ -30,14 +30,14 @@ def table(folder, kind, rows, names=("sent0", "sent1", "hard_neg")):
     """Writes rows to a table in the format ``kind`` and returns its path."""
     path = folder / f"pairs.{kind}"
     frame = pd.DataFrame(rows, columns=names)
-    if kind == "jsonl":
+    if "jsonl" in kind:
         frame.to_json(path, orient="records", lines=True)
     elif kind == "parquet":
         frame.to_parquet(path)
     elif kind == "tsv":
-        path.write_text("".join("\t".join(row) + "\n" for row in [names, *rows]), encoding="utf8")
+        path.write_text("".join("\t".join(map(str, row)) + "\n" for row in [names, *rows]), encoding="utf8")
     else:
-        frame.to_csv(path, index=False)
+        frame.to_csv(path, index=False, lineterminator="\r\n")
     return path
 
 

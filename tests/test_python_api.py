@@ -60,12 +60,10 @@ def test_evaluate_returns_what_cse_eval_prints(tiny_bert, scored_pairs, tmp_path
 def test_evaluate_accepts_suite_options_and_encoder_objects(tiny_bert, scored_pairs, sample_rows, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(sample_rows[:200]) + "\n", encoding="utf8")
-    found = cse.evaluate(tiny_bert, "halves", corpus, options={"halves": {"limit": 20}})
-    assert found.reports["halves"].rows[0]["sentences"] == 20
-    encoder = Encoder(tiny_bert, pooler="avg", device="cpu")
-    again = cse.evaluate(encoder, "halves", corpus, options={"halves": {"limit": 20}})
+    encoder, options = Encoder(tiny_bert, pooler="avg", device="cpu"), {"halves": {"limit": 20}}
+    found, again = (cse.evaluate(each, "halves", corpus, options=options) for each in (tiny_bert, encoder))
     assert again.reports["halves"].rows == found.reports["halves"].rows
-    assert again.precision == "fp32"
+    assert (found.reports["halves"].rows[0]["sentences"], again.precision) == (20, "fp32")
 
     class Other:
         def encode(self, texts, *, batch_size=64, progress=None):
@@ -82,8 +80,8 @@ def test_compare_returns_what_cse_compare_prints(tiny_bert, other, scored_pairs)
     assert json.loads(json.dumps(found.tasks)) == printed["comparisons"][0]["tasks"]
     (task,) = found.tasks
     assert (found.a, found.b, found.seeds) == (str(tiny_bert), str(other), False)
-    assert task["mean"] == pytest.approx(task["b"] - task["a"])
     assert task["low"] <= task["mean"] <= task["high"]
+    assert task["mean"] == pytest.approx(task["b"] - task["a"])
     assert task["verdict"] in ("better", "worse", "cannot tell")
     scores = [cse.evaluate(model, data=scored_pairs).reports["sts"].rows[0]["spearman"] for model in (tiny_bert, other)]
     assert [task["a"], task["b"]] == pytest.approx(scores)
@@ -208,8 +206,7 @@ def test_arguments_of_sentence_transformers_are_taken_by_position_and_by_former_
     assert "token_embeddings" in found[0]
     static, tokenizer = in_memory(tiny_bert, 0), in_memory(tiny_bert, 0).tokenizer
     static.tokenizer = tokenizer
-    assert static.tokenizer is tokenizer
-    assert static[0].tokenizer is tokenizer
+    assert static.tokenizer is static[0].tokenizer is tokenizer
 
 
 @pytest.fixture
