@@ -1,4 +1,4 @@
-"""Tests of training: updates, logs, saved files, reproducibility, defaults of settings, and checks before and in a run."""
+"""Tests of training: updates, logs, saved files, reproducibility, defaults of settings, and checks of a run."""
 
 import io
 import json
@@ -449,8 +449,6 @@ def test_scores_without_labels_are_computed_in_the_precision_of_the_run_and_dev_
         train(base.replace(max_steps=1, precision=precision, dev=dev))
         # With --dev, the check for collapse has the precision of the run.
         assert {expected} <= set(used) <= {expected, precision}
-
-
 
 
 EMOJI = ["\U0001f600", "\U0001f602", "\U0001f60d", "\U0001f44d"]
