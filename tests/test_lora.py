@@ -32,7 +32,7 @@ def base_weights(folder):
     return load_file(folder / "model.safetensors")
 
 
-def test_only_adapter_weights_are_trained_and_stored_in_checkpoints(config):
+def test_only_adapter_weights_are_trained_and_stored_in_checkpoints_with_defaults_of_lora(config):
     run = prepare(config)
     optimized = {id(each) for group in run.state.optimizer.param_groups for each in group["params"]}
     names = {name for name, each in run.state.encoder.named_parameters() if id(each) in optimized}
@@ -43,6 +43,10 @@ def test_only_adapter_weights_are_trained_and_stored_in_checkpoints(config):
     # 3 transformer layers x 6 linear layers x 2 matrices (A and B); the unused pooler has no adapter.
     assert len(names) == 3 * 6 * 2
     assert run.settings.optimisation.lr == 1e-3  # the given value
+    run = prepare(type(config)(**{name: value for name, value in config.values().items() if name != "lr"}))
+    layer = run.state.encoder.backbone.encoder.layer[0].attention.self.query
+    # the defaults: a learning rate of 1e-4 and a scale of 2
+    assert (run.settings.optimisation.lr, layer.r["default"], layer.scaling["default"]) == (1e-4, 4, 2.0)
     # With the pooler cls, the MLP head is trained too.
     assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())
 
@@ -97,14 +101,6 @@ def test_ema_averages_adapter_weights_and_must_be_listed_after_lora(config):
     assert len(averages) == 3 * 6 * 2
     assert all(".lora_" in name for name in averages)
     refuses("give ema last", train, config.replace(encoder_methods=("ema", "lora")))
-
-
-def test_the_defaults_of_lora_are_a_learning_rate_of_1e_4_and_a_scale_of_2(config):
-    given = {name: value for name, value in config.values().items() if name != "lr"}
-    run = prepare(type(config)(**given))
-    assert run.settings.optimisation.lr == 1e-4
-    layer = run.state.encoder.backbone.encoder.layer[0].attention.self.query
-    assert (layer.r["default"], layer.scaling["default"]) == (4, 2.0)
 
 
 def test_a_temporary_merge_leaves_the_trained_weights_unchanged(config):
