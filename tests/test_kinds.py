@@ -17,6 +17,7 @@ from sentence_transformers.sentence_transformer.modules import Dense, Normalize,
 from torch import nn
 from transformers import AutoTokenizer
 
+import sentence_models
 from conftest import config_of_eight_steps, refuses
 from cse import Encoder, InputError, train
 from cse.encoder.light import LightEncoder
@@ -26,18 +27,7 @@ from cse.encoder.passages import Cutter
 from cse.encoder.resolve import find_model, model_digest
 from cse.encoder.saving import save_encoder
 from cse.encoder.trained import load_encoder
-from sentence_models import (
-    TEXTS,
-    TYPES,
-    agree,
-    as_on_the_hub,
-    dense,
-    layer_norm,
-    normalize,
-    pooling,
-    sentence_model,
-    transformer,
-)  # fmt: skip
+from sentence_models import TEXTS, agree, as_on_the_hub, dense, layer_norm, normalize, pooling, sentence_model
 from test_cli import ran, run_and_list_imports
 
 PROMPTS = {"query": "find this : ", "document": "text : "}
@@ -336,9 +326,9 @@ def test_eight_threads_get_the_vectors_and_passages_of_one(tmp_path, tiny_bert, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", sentence_models.TYPES)
 def test_vectors_of_many_types_equal_those_of_sentence_transformers(tmp_path, tiny_bert, name):
-    plain, folder = transformer(tmp_path / "plain", name, tiny_bert, length=60), tmp_path / "model"
+    plain, folder = sentence_models.transformer(tmp_path / "plain", name, tiny_bert, length=60), tmp_path / "model"
     SentenceTransformer(str(plain), device="cpu").save(str(folder), create_model_card=False)
     for place in (folder, plain):
         ours, theirs = Encoder(place, device="cpu"), SentenceTransformer(str(place), device="cpu").float()

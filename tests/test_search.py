@@ -423,10 +423,14 @@ def test_the_error_for_missing_bm25s_names_the_extra(monkeypatch, encoder):
 
 @pytest.fixture
 def corpus(tmp_path, glove):
-    """A folder with word vectors (v.txt), a table of texts (c.csv), queries (q.txt) and blank lines (blank.txt)."""
+    """A folder with word vectors (v.txt), a table of texts (c.csv), queries (q.txt) and blank lines (blank.txt).
+
+    The lines of another corpus (c.txt) end with a blank row and a repeated one.
+    """
     shutil.copy(glove.removeprefix("glove:"), tmp_path / "v.txt")
     rows = [f"n{row},{text}\n" for row, text in enumerate(some_texts(50))]
     (tmp_path / "c.csv").write_text("name,text\n" + "".join(rows), encoding="utf8")
+    (tmp_path / "c.txt").write_text("\n".join([*some_texts(60), "", some_texts(60)[4]]) + "\n", encoding="utf8")
     (tmp_path / "q.txt").write_text("word1 word2\n\nword3\n", encoding="utf8")
     (tmp_path / "blank.txt").write_text("\n \n", encoding="utf8")
     return tmp_path
@@ -649,15 +653,6 @@ def test_an_update_that_is_killed_at_any_step_leaves_the_old_or_the_new_index(tm
     assert seen == {len(old), len(new)}
 
 
-@pytest.fixture
-def mined(tmp_path, glove):
-    """A folder with word vectors (v.txt) and a corpus (c.txt) with a blank and a repeated row."""
-    shutil.copy(glove.removeprefix("glove:"), tmp_path / "v.txt")
-    rows = some_texts(60)
-    (tmp_path / "c.txt").write_text("\n".join([*rows, "", rows[4]]) + "\n", encoding="utf8")
-    return tmp_path
-
-
 def is_passage(text, whole, most):
     """Whether a text is at most ``most`` words in a row of another."""
     words = text.split()
@@ -692,9 +687,8 @@ def test_rows_made_from_queries_take_positives_and_negatives_at_their_ranks(glov
     assert QueryRows(count, (6, 9), 2, words=5, seed=4)(index, queries) != rows
 
 
-def test_invalid_arguments_and_files_are_refused(mined, cse_here):
-    (mined / "three.csv").write_text("a,b,c\n1,2,3\n", encoding="utf8")
-    (mined / "blank.txt").write_text("\n \n", encoding="utf8")
+def test_invalid_arguments_and_files_are_refused(corpus, cse_here):
+    (corpus / "three.csv").write_text("a,b,c\n1,2,3\n", encoding="utf8")
     for flags, phrase in (
         ("-o d.tsv --queries c.txt", "the name must end in .csv or .jsonl"),
         ("-o no/d.csv --queries c.txt", "its folder does not exist"),
@@ -704,15 +698,15 @@ def test_invalid_arguments_and_files_are_refused(mined, cse_here):
         ("-o t.csv --queries c.txt --ranks 99-100", "--ranks 99-100: the corpus has only 60 different rows"),
         ("-o t.csv --queries blank.txt", "--queries blank.txt holds no query"),
     ):
-        refused(cse_here("mine", "glove:v.txt", "c.txt", *flags.split(), cwd=mined), phrase)
+        refused(cse_here("mine", "glove:v.txt", "c.txt", *flags.split(), cwd=corpus), phrase)
 
 
-def test_rows_are_mined_from_an_index_with_passages(mined, cse, glove):
-    texts = (mined / "c.txt").read_text(encoding="utf8").split("\n")[:-1]
-    SearchIndex.build(Encoder(glove), texts, mined / "cut", passages=8)
+def test_rows_are_mined_from_an_index_with_passages(corpus, cse, glove):
+    texts = (corpus / "c.txt").read_text(encoding="utf8").split("\n")[:-1]
+    SearchIndex.build(Encoder(glove), texts, corpus / "cut", passages=8)
     flags = ["c.txt", "-o", "t.csv", "--queries", "c.txt", "--index", "cut", "--ranks", "4-50"]
-    ran(cse("mine", glove, *flags, cwd=mined))
-    assert len((mined / "t.csv").read_text(encoding="utf8").splitlines()) == 1921
+    ran(cse("mine", glove, *flags, cwd=corpus))
+    assert len((corpus / "t.csv").read_text(encoding="utf8").splitlines()) == 1921
 
 
 def test_bm25_scores_equal_the_formula():
