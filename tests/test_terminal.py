@@ -69,10 +69,7 @@ def test_no_command_sends_control_characters_of_a_corpus_to_the_terminal(cse_her
 def test_output_that_is_not_utf8_is_complete(corpus, glove, tmp_path, cse):
     assert cse("build-tfidf", corpus, "-o", "tfidf", cwd=tmp_path).returncode == 0
     query = "word1 \U0001f600 \u4e2d\u6587 word2"
-    for command in [
-        ("search", glove, corpus, "-o", "index", "--query", query, "--json"),
-        ("explain", query),
-    ]:
+    for command in [("search", glove, corpus, "-o", "index", "--query", query, "--json"), ("explain", query)]:
         done = cse(*command, cwd=tmp_path, env={"PYTHONIOENCODING": "ascii"}, text=False)
         assert done.returncode == 0, done.stderr
         assert b"Traceback" not in done.stderr
