@@ -25,7 +25,7 @@ from forked import run_forked
 from methods import METHODS, SYSTEMS
 from random_texts import write_vectors
 
-errors.SPEAKS_OF_FLAGS = True  # as on the command line; test_api_arguments.py has tests of the messages in Python
+errors.SPEAKS_OF_FLAGS = True  # as on the command line; test_python_api.py has tests of the messages in Python
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -81,6 +81,13 @@ def run_here(*arguments, cwd="."):
     _core.set_default_threads(0)
     printed = [stream.buffer.getvalue().decode() for stream in (out, err)]
     return subprocess.CompletedProcess(["cse", *arguments], code, *printed)
+
+
+def refuses(message, call, *given, error=errors.InputError, **named):
+    """Asserts that a call raises an error that matches ``message``; returns the text of the error."""
+    with pytest.raises(error, match=message) as caught:
+        call(*given, **named)
+    return str(caught.value)
 
 
 @pytest.fixture

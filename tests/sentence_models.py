@@ -3,12 +3,15 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Transformer
+from sentence_transformers.sentence_transformer.modules import Dense, LayerNorm, Normalize, Pooling, Transformer
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer, processors
+from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, CanineTokenizer
 
+from cse import Encoder
 from cse.encoder.pooling_modules import pooling_modules
 
 SIZES = {
@@ -18,56 +21,37 @@ SIZES = {
 POSITIONS = {"max_position_embeddings": 66}  # in models like RoBERTa, positions begin after the padding index
 KEYS = {"num_key_value_heads": 2, "head_dim": 8}
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+PLAIN = ("bert", "deberta", "ernie", "fnet", "gpt_neox", "layoutlm", "megatron-bert", "splinter")
+LIKE_ROBERTA = ("camembert", "data2vec-text", "ibert", "mpnet", "mra", "nystromformer", "roberta",
+                "roberta-prelayernorm", "xlm-roberta", "yoso")  # fmt: skip
 # Settings that are added to ``SIZES``, by model type and, after a space, a remark.
 TYPES = {
+    **{name: {} for name in PLAIN}, **dict.fromkeys(LIKE_ROBERTA, POSITIONS), **dict.fromkeys(("t5", "umt5"), T5),
+    **dict.fromkeys(("gemma", "llama", "mistral", "qwen3"), KEYS),
     "albert": {"embedding_size": 16},
-    "bert": {},
     "big_bird": {"attention_type": "original_full"},
-    "camembert": POSITIONS,
     "canine": {"num_hash_buckets": 64},
     "convbert": {"embedding_size": 32},
-    "data2vec-text": POSITIONS,
-    "deberta": {},
     "deberta-v2": {"relative_attention": True, "pos_att_type": ["p2c", "c2p"]},
     "distilbert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
     "electra": {"embedding_size": 16},
-    "ernie": {},
     "esm": {**POSITIONS, "position_embedding_type": "absolute", "mask_token_id": 4},
-    "fnet": {},
-    "gemma": KEYS,
     "gemma2": {**KEYS, "query_pre_attn_scalar": 8},
     "gemma3_text": {**KEYS, "sliding_window": 8, "use_bidirectional_attention": True},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
-    "gpt_neox": {},
-    "ibert": POSITIONS,
-    "layoutlm": {},
     "lilt": {**POSITIONS, "hidden_size": 48},
-    "llama": KEYS,
     "longformer": {**POSITIONS, "attention_window": 8},
     "luke": {**POSITIONS, "entity_vocab_size": 10, "entity_emb_size": 8},
-    "megatron-bert": {},
-    "mistral": KEYS,
     "mobilebert": {"intra_bottleneck_size": 32, "embedding_size": 32, "true_hidden_size": 32},
     "modernbert": {"cls_token_id": 2, "sep_token_id": 3, "local_attention": 8},
-    "mpnet": POSITIONS,
-    "mra": POSITIONS,
-    "nystromformer": POSITIONS,
     "qwen2": {"num_key_value_heads": 2, "vocab_size": 2010},
-    "qwen3": KEYS,
     "rembert": {"input_embedding_size": 16, "output_embedding_size": 16},
-    "roberta": POSITIONS,
     "roberta padded by 5": {**POSITIONS, "max_position_embeddings": 70, "pad_token_id": 5},
-    "roberta-prelayernorm": POSITIONS,
     "roformer": {"embedding_size": 32},
-    "splinter": {},
     "squeezebert": {"embedding_size": 32, "q_groups": 2, "k_groups": 2, "v_groups": 2, "post_attention_groups": 1,
                     "intermediate_groups": 2, "output_groups": 2},
-    "t5": T5,
-    "umt5": T5,
-    "xlm-roberta": POSITIONS,
     "xlnet": {"d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48},
     "xmod": {**POSITIONS, "languages": ["en_XX"], "default_language": "en_XX"},
-    "yoso": POSITIONS,
 }  # fmt: skip
 
 
@@ -86,6 +70,36 @@ def transformer(folder, name, tokenizer, side="right", length=48):
         pieces.padding_side, pieces.model_max_length = side, length
     pieces.save_pretrained(folder)
     return folder
+
+
+TEXTS = ["A sentence.", "Another one, rather longer than the first, to see what padding does.", "word " * 99, "x y"]
+
+
+def pooling(*modes, **settings):
+    return lambda width: Pooling(width, modes[0] if len(modes) == 1 else modes, **settings)
+
+
+def dense(out, activation=None, **settings):
+    return lambda width: Dense(width, out, activation_function=activation, **settings)
+
+
+def layer_norm(width):
+    module = LayerNorm(width)
+    nn.init.normal_(module.norm.weight)
+    return module
+
+
+def normalize(width):
+    return Normalize()
+
+
+def agree(folder, *methods, texts=TEXTS, **settings):
+    """Asserts that cse and sentence-transformers give equal vectors for a folder; returns those of ``encode``."""
+    ours, theirs = Encoder(folder, device="cpu", **settings), SentenceTransformer(str(folder), device="cpu")
+    for method in (*methods, "encode"):
+        vectors = getattr(ours, method)(texts)
+        np.testing.assert_allclose(vectors, getattr(theirs, method)(texts), atol=1e-5)
+    return vectors
 
 
 def cross_encoder(folder, model, labels=1):

@@ -9,7 +9,8 @@ import pytest
 import scipy.sparse
 from sklearn.feature_extraction.text import CountVectorizer
 
-from cse import InputError, TfidfIndex
+from conftest import refuses
+from cse import TfidfIndex
 from cse._core import tokenize
 from cse.tfidf.build import build_index
 from cse.tfidf.options import word_options
@@ -55,9 +56,7 @@ def test_index_and_matrix_do_not_depend_on_the_number_of_threads(sample, tmp_pat
     for threads in (1, 2, 5):
         build_index([str(big)], tmp_path / str(threads), reading={"threads": threads})
     for name in ("index.safetensors", "matrix.npz"):
-        first = (tmp_path / "1" / name).read_bytes()
-        assert (tmp_path / "2" / name).read_bytes() == first
-        assert (tmp_path / "5" / name).read_bytes() == first
+        assert len({(tmp_path / threads / name).read_bytes() for threads in "125"}) == 1
 
 
 def test_a_plain_and_a_compressed_file_give_the_same_index_as_one_joined_file(sample, tmp_path):
@@ -84,41 +83,24 @@ def test_blank_rows_keep_their_row_number_but_are_not_documents_as_rows_without_
     assert (info.documents, info.wordless, info.blank) == (2, 1, 0)
 
 
-@pytest.mark.parametrize(
-    "separator", ["\u2028", "\u2029", "\x85", "\x1c", "\x1d", "\x1e", "\x1f", "\r", "\x0b", "\x0c"]
-)
-def test_rows_are_split_at_newlines_only(tmp_path, separator):
-    path = write(tmp_path / "odd.txt", f"one{separator}two\nthree\n")
-    assert TfidfIndex.build(path).info.rows == 2
-    assert TfidfIndex.build(path).terms == ["one", "three", "two"]
+def test_rows_are_split_at_newlines_only(tmp_path):
+    for separator in "\u2028\u2029\x85\x1c\x1d\x1e\x1f\r\x0b\x0c":
+        index = TfidfIndex.build(write(tmp_path / "odd.txt", f"one{separator}two\nthree\n"))
+        assert (index.info.rows, index.terms) == (2, ["one", "three", "two"])
 
 
-def test_an_opened_index_equals_the_saved_index(sample_index, tmp_path):
-    sample_index.save(tmp_path)
-    opened = TfidfIndex.open(tmp_path)
-    for name in ("terms", "df", "idf", "max_score", "by_rank", "info", "files", "tokenizer"):
-        assert np.array_equal(getattr(opened, name), getattr(sample_index, name)), name
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda whole: b"", "not a readable cse index"),
-        (lambda whole: whole[:4], "not a readable cse index"),
-        (lambda whole: whole[: len(whole) // 2], "not a readable cse index"),
-        (lambda whole: whole[:-1], "not a readable cse index"),
-        (lambda whole: whole.replace(b'\\"documents\\":10000', b'\\"documents\\":10001'), "truncated or edited"),
-        (lambda whole: whole.replace(b'\\"format\\":1', b'\\"format\\":9'), "format version 9, but this cse reads"),
-    ],
-)
-def test_a_truncated_or_edited_index_or_one_of_another_version_is_refused(sample_index, tmp_path, change, message):
+def test_a_truncated_or_edited_index_or_one_of_another_version_is_refused(sample_index, tmp_path):
     sample_index.save(tmp_path)
     file = tmp_path / "index.safetensors"
     whole = file.read_bytes()
-    file.write_bytes(change(whole))
-    assert file.read_bytes() != whole
-    with pytest.raises(InputError, match=rf"index\.safetensors: .*{message}"):
-        TfidfIndex.open(tmp_path)
+    for content, message in (
+        *((whole[:length], "not a readable cse index") for length in (0, 4, len(whole) // 2, -1)),
+        (whole.replace(b'\\"documents\\":10000', b'\\"documents\\":10001'), "truncated or edited"),
+        (whole.replace(b'\\"format\\":1', b'\\"format\\":9'), "format version 9, but this cse reads"),
+    ):
+        assert content != whole
+        file.write_bytes(content)
+        refuses(rf"index\.safetensors: .*{message}", TfidfIndex.open, tmp_path)
 
 
 def test_merged_shards_equal_one_build_byte_for_byte(sample, tmp_path, cse_here):
@@ -144,13 +126,6 @@ def test_transform_equals_the_matrix_and_ignores_unknown_terms(sample, sample_ro
     assert known[the] == pytest.approx(math.log(2) * index.idf[the])
     assert with_unknown[the] == pytest.approx(math.log(1.5) * index.idf[the])
     assert np.count_nonzero(with_unknown) == 1
-
-
-def test_a_new_index_without_a_matrix_removes_the_old_matrix(tmp_path):
-    path = write(tmp_path / "a.txt", "one two\nthree\n")
-    build_index([str(path)], tmp_path / "out")
-    build_index([str(path)], tmp_path / "out", matrix=False)
-    assert [file.name for file in (tmp_path / "out").iterdir()] == ["index.safetensors"]
 
 
 AWKWARD = [
@@ -223,8 +198,7 @@ def test_an_index_stores_its_word_options(tmp_path, cse):
     assert index.transform(["the \uff26ox"]).indices.tolist() == [0, 3]
     TfidfIndex.build(tmp_path / "a.txt").save(tmp_path / "other")
     for name, message in (("tfidf", "unicode, case kept, NFKC"), ("nowhere", "nowhere: no TF-IDF index there")):
-        with pytest.raises(InputError, match=message):
-            TfidfIndex.merge([tmp_path / "other", tmp_path / name], tmp_path / "all")
+        refuses(message, TfidfIndex.merge, [tmp_path / "other", tmp_path / name], tmp_path / "all")
     assert not (tmp_path / "all").exists()
 
 
@@ -240,8 +214,7 @@ def test_surface_plain_is_the_default_of_a_treebank_index(sample, sample_rows, n
             assert text[slice(*new.span)] == new.old
         kept = [word for word, other in zip(words, negative.split(" "), strict=True) if word == other]
         assert len(kept) == len(words) - len(replaced)
-    with pytest.raises(InputError, match="treebank"):
-        index.augment(sample_rows[:1], surface="keep")
+    refuses("treebank", index.augment, sample_rows[:1], surface="keep")
 
 
 def test_a_filtered_index_has_only_some_terms_and_cannot_be_saved(sample, sample_rows, tmp_path, cse):
@@ -264,9 +237,7 @@ def test_a_filtered_index_has_only_some_terms_and_cannot_be_saved(sample, sample
     for text in few[:20]:
         assert [w.score for w in some.explain(text)] == [w.score for w in whole.explain(text)]
     assert not some.idf.flags.writeable
-    with pytest.raises(InputError, match="does not contain all terms"):
-        some.save(tmp_path / "other")
-    with pytest.raises(InputError, match=r"none of the [0-9]+ terms is left"):
-        TfidfIndex.open(tmp_path / "tfidf", min_df=10**9)
+    refuses("does not contain all terms", some.save, tmp_path / "other")
+    refuses(r"none of the [0-9]+ terms is left", TfidfIndex.open, tmp_path / "tfidf", min_df=10**9)
     ran(cse("augment", sample, "--min-df", 3, "--max-terms", 1000, "-o", "out.txt", "--json", cwd=tmp_path))
     assert (tmp_path / "out.txt").read_text(encoding="utf8").split("\n")[:-1] == some.augment(sample_rows)

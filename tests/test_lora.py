@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
-from cse import Encoder, InputError, train
+from conftest import refuses
+from cse import Encoder, train
 from cse.encoder.layout import kind_of, read_modules
 from cse.encoder.saving import merged_adapters
 from cse.training.loop import resumed_config
 from cse.training.setup import prepare
-from sentence_models import sentence_model
-from test_modules import TEXTS, dense, normalize, pooling
+from sentence_models import TEXTS, agree, dense, normalize, pooling, sentence_model
 
 pytest.importorskip("peft", reason="peft is not installed: pip install 'cse[lora]'")
 
@@ -32,7 +32,7 @@ def base_weights(folder):
     return load_file(folder / "model.safetensors")
 
 
-def test_only_adapter_weights_are_trained_and_stored_in_checkpoints(config):
+def test_only_adapter_weights_are_trained_and_stored_in_checkpoints_with_defaults_of_lora(config):
     run = prepare(config)
     optimized = {id(each) for group in run.state.optimizer.param_groups for each in group["params"]}
     names = {name for name, each in run.state.encoder.named_parameters() if id(each) in optimized}
@@ -43,6 +43,10 @@ def test_only_adapter_weights_are_trained_and_stored_in_checkpoints(config):
     # 3 transformer layers x 6 linear layers x 2 matrices (A and B); the unused pooler has no adapter.
     assert len(names) == 3 * 6 * 2
     assert run.settings.optimisation.lr == 1e-3  # the given value
+    run = prepare(type(config)(**{name: value for name, value in config.values().items() if name != "lr"}))
+    layer = run.state.encoder.backbone.encoder.layer[0].attention.self.query
+    # the defaults: a learning rate of 1e-4 and a scale of 2
+    assert (run.settings.optimisation.lr, layer.r["default"], layer.scaling["default"]) == (1e-4, 4, 2.0)
     # With the pooler cls, the MLP head is trained too.
     assert prepare(config.replace(pooler="cls")).state.weights().keys() > set(run.state.weights())
 
@@ -60,10 +64,8 @@ def test_merging_the_adapters_into_the_saved_model_keeps_the_embeddings(config, 
     with torch.no_grad():
         for name, values in state.weights().items():
             values.copy_(stored[name])
-    unmerged = state.encoder.eval().encode(TEXTS)
-    saved = Encoder(folder / "last", device="cpu").encode(TEXTS)
-    np.testing.assert_allclose(saved, unmerged, atol=1e-5)
-    np.testing.assert_allclose(SentenceTransformer(str(folder / "last"), device="cpu").encode(TEXTS), saved, atol=1e-5)
+    saved = agree(folder / "last")
+    np.testing.assert_allclose(saved, state.encoder.eval().encode(TEXTS), atol=1e-5)
     assert np.abs(saved - Encoder(tiny_bert, pooler="avg", device="cpu").encode(TEXTS)).max() > 1e-3
 
 
@@ -86,14 +88,11 @@ def test_an_adapter_saved_by_sentence_transformers_is_loaded_and_trained(config,
 
 
 def test_invalid_lora_settings_are_refused(config, monkeypatch):
-    with pytest.raises(InputError, match=r"lora\.targets: nothing"):
-        prepare(config.replace(options={"lora": {"targets": ("nothing",)}}))
-    with pytest.raises(InputError, match="--lora"):
-        config.replace(lora=-1)
+    refuses(r"lora\.targets: nothing", prepare, config.replace(options={"lora": {"targets": ("nothing",)}}))
+    refuses("--lora", config.replace, lora=-1)
     assert config.replace(lora=0).encoder_methods == ()
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(InputError, match=r"--lora 4 needs peft, which is not installed; run pip install 'cse\[lora\]'"):
-        prepare(config)
+    refuses(r"--lora 4 needs peft, which is not installed; run pip install 'cse\[lora\]'", prepare, config)
 
 
 def test_ema_averages_adapter_weights_and_must_be_listed_after_lora(config):
@@ -101,16 +100,7 @@ def test_ema_averages_adapter_weights_and_must_be_listed_after_lora(config):
     averages = run.state.methods["ema"].names
     assert len(averages) == 3 * 6 * 2
     assert all(".lora_" in name for name in averages)
-    with pytest.raises(InputError, match="give ema last"):
-        train(config.replace(encoder_methods=("ema", "lora")))
-
-
-def test_the_defaults_of_lora_are_a_learning_rate_of_1e_4_and_a_scale_of_2(config):
-    given = {name: value for name, value in config.values().items() if name != "lr"}
-    run = prepare(type(config)(**given))
-    assert run.settings.optimisation.lr == 1e-4
-    layer = run.state.encoder.backbone.encoder.layer[0].attention.self.query
-    assert (layer.r["default"], layer.scaling["default"]) == (4, 2.0)
+    refuses("give ema last", train, config.replace(encoder_methods=("ema", "lora")))
 
 
 def test_a_temporary_merge_leaves_the_trained_weights_unchanged(config):
@@ -138,5 +128,4 @@ def test_a_run_is_not_resumed_with_a_changed_base_model(config, tmp_path, tiny_b
     weights = base_weights(model)
     weights["embeddings.word_embeddings.weight"][5] += 1
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(InputError, match=r"model\.safetensors"):
-        train(resumed_config(folder, {"max_steps": 6}), resume=folder)
+    refuses(r"model\.safetensors", train, resumed_config(folder, {"max_steps": 6}), resume=folder)

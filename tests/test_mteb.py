@@ -12,8 +12,7 @@ from cse.cli import cli
 from cse.evaluation.base import Pairs
 from cse.evaluation.run import open_suites
 from cse.evaluation.sts import score_pairs
-from sentence_models import sentence_model
-from test_modules import normalize, pooling
+from sentence_models import normalize, pooling, sentence_model
 from test_prompts import retrieval_folder
 
 mteb = pytest.importorskip("mteb", reason="mteb is not installed: pip install mteb")

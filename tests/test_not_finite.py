@@ -8,12 +8,11 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from conftest import run_here
+from conftest import refuses, run_here
 from cse import Encoder, TrainConfig, compare, evaluate, train
 from cse.encoder.opening import open_encoder
-from cse.errors import InputError, RunError
+from cse.errors import RunError
 from cse.evaluation import sts
-from cse.evaluation.geometry import uniformity
 from cse.losses.contrastive import Contrastive
 from cse.training.folder.find import list_checkpoints
 from cse.training.folder.outputs import read_checkpoint
@@ -38,11 +37,19 @@ def faulty(tmp_path_factory, tiny_bert):
     return folder
 
 
+def corpus_of(folder, rows):
+    path = folder / "corpus.txt"
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf8")
+    return path
+
+
 @pytest.fixture
 def corpus(tmp_path):
-    path = tmp_path / "rows.txt"
-    path.write_text("\n".join(ROWS) + "\n", encoding="utf8")
-    return path
+    return corpus_of(tmp_path, ROWS)
+
+
+def same_weights(first, second):
+    assert all(torch.equal(values, last(second)[name]) for name, values in last(first).items())
 
 
 @pytest.fixture
@@ -56,10 +63,8 @@ def test_an_encoder_names_the_text_whose_embedding_is_not_finite(faulty):
     encoder = Encoder(faulty, device="cpu")
     assert np.isfinite(encoder.encode([ROWS[0], *ROWS[3:]])).all()
     for settings in ({}, {"device": "cpu"}):  # of cse, and of sentence-transformers
-        with pytest.raises(InputError, match=rf"{faulty}: {FAULT}; use another model"):
-            encoder.encode(ROWS, **settings)
-    with pytest.raises(InputError, match=FAULT):
-        encoder.encode(ROWS, normalize_embeddings=True, precision="int8")
+        refuses(rf"{faulty}: {FAULT}; use another model", encoder.encode, ROWS, **settings)
+    refuses(FAULT, encoder.encode, ROWS, normalize_embeddings=True, precision="int8")
 
 
 def test_a_static_encoder_of_nan_is_refused_where_it_is_loaded(tmp_path, tiny_bert):
@@ -70,17 +75,16 @@ def test_a_static_encoder_of_nan_is_refused_where_it_is_loaded(tmp_path, tiny_be
     values = np.ones((2000, 4), dtype=np.float32)
     values[:, 1] = np.nan
     SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=values)]).save(str(tmp_path / "nan"))
-    with pytest.raises(InputError, match="holds NaN or infinity"):
-        open_encoder(str(tmp_path / "nan"))
+    refuses("holds NaN or infinity", open_encoder, str(tmp_path / "nan"))
 
 
-@pytest.mark.parametrize("form", [["-o", "o.npy"], ["-o", "o.safetensors"], ["-o", "o.parquet"], [],
-                                  ["-o", "o", "--parts"]])  # fmt: skip
-def test_no_command_that_encodes_accepts_embeddings_that_are_not_finite(tmp_path, faulty, corpus, form, cse):
-    done = cse("encode", faulty, corpus, *form, cwd=tmp_path, text=False)
-    assert done.returncode == 2
-    assert f"row 3: {faulty}: the embedding of 'a {WORD} of this kind' holds NaN or infinity" in done.stderr.decode()
-    assert not any((tmp_path / f"o.{suffix}").exists() for suffix in ("npy", "safetensors", "parquet"))
+def test_no_command_that_encodes_accepts_embeddings_that_are_not_finite(tmp_path, faulty, corpus, cse):
+    message = f"row 3: {faulty}: the embedding of 'a {WORD} of this kind' holds NaN or infinity"
+    for flags in ("-o o.npy", "-o o.safetensors", "-o o.parquet", "", "-o o --parts"):
+        done = cse("encode", faulty, corpus, *flags.split(), cwd=tmp_path, text=False)
+        assert done.returncode == 2
+        assert message in done.stderr.decode()
+        assert not any((tmp_path / f"o.{suffix}").exists() for suffix in ("npy", "safetensors", "parquet"))
 
 
 def test_neither_export_nor_evaluation_accepts_embeddings_that_are_not_finite(
@@ -92,15 +96,13 @@ def test_neither_export_nor_evaluation_accepts_embeddings_that_are_not_finite(
     assert f"the embedding of '{WORD}' holds NaN or infinity" in done.stderr
     assert not (tmp_path / "static").exists()
     for function, models in ((evaluate, (faulty,)), (compare, (tiny_bert, faulty))):
-        with pytest.raises(InputError, match=rf"{faulty}: {FAULT}"):
-            function(*models, data=pairs, device="cpu")
+        refuses(rf"{faulty}: {FAULT}", function, *models, data=pairs, device="cpu")
 
     class Other:
         def encode(self, texts):
             return np.where(np.arange(len(texts))[:, None] == 2, np.inf, np.ones((len(texts), 3)))
 
-    with pytest.raises(InputError, match=r"encoder: the embedding of '.*' holds NaN or infinity"):
-        evaluate(Other(), data=pairs)
+    refuses(r"encoder: the embedding of '.*' holds NaN or infinity", evaluate, Other(), data=pairs)
 
 
 def test_a_score_that_cannot_be_computed_has_a_note(pairs):
@@ -123,11 +125,10 @@ def config(tmp_path, corpus, model, **values):
 def test_training_names_a_model_whose_embeddings_are_not_finite_before_the_first_step(
     tmp_path, faulty, short_rows, pairs, data
 ):
-    path = tmp_path / "corpus.txt"
     rows = short_rows if data != "none" else [" ".join(row.split()[:6]) for row in short_rows]
-    path.write_text("\n".join([f"a {WORD} of this kind", *rows]) + "\n", encoding="utf8")
-    with pytest.raises(InputError, match=rf"{faulty}: {FAULT}; use another model"):
-        train(config(tmp_path, path, faulty, dev=[str(pairs)] if data == "dev" else []))
+    path = corpus_of(tmp_path, [f"a {WORD} of this kind", *rows])
+    values = config(tmp_path, path, faulty, dev=[str(pairs)] if data == "dev" else [])
+    refuses(rf"{faulty}: {FAULT}; use another model", train, values)
     assert not (tmp_path / "runs" / "run").exists()
 
 
@@ -135,11 +136,9 @@ def test_a_row_whose_embedding_is_not_finite_is_named_and_not_the_learning_rate(
     """The row is not among the first rows, which are encoded before training."""
     pairs.write_text("5\tone row\tanother row\n1\ta house\tthe sea\n", encoding="utf8")
     rows = [row for row in short_rows if WORD not in row.lower()][:87]
-    path = tmp_path / "corpus.txt"
-    path.write_text("\n".join([*rows, f"a {WORD} of this kind"]) + "\n", encoding="utf8")
-    with pytest.raises(RunError, match=rf"not finite at step \d+ .*{FAULT}") as caught:
-        train(config(tmp_path, path, faulty, dev=[str(pairs)], epochs=1, max_steps=None))
-    assert "--lr" not in str(caught.value)
+    path = corpus_of(tmp_path, [*rows, f"a {WORD} of this kind"])
+    values = config(tmp_path, path, faulty, dev=[str(pairs)], epochs=1, max_steps=None)
+    assert "--lr" not in refuses(rf"not finite at step \d+ .*{FAULT}", train, values, error=RunError)
 
 
 def test_an_encoder_whose_embeddings_are_all_equal_is_not_trained(tmp_path, tiny_bert, short_corpus):
@@ -150,8 +149,8 @@ def test_an_encoder_whose_embeddings_are_all_equal_is_not_trained(tmp_path, tiny
         last.bias.normal_()
     model.save_pretrained(tmp_path / "constant")
     AutoTokenizer.from_pretrained(tiny_bert).save_pretrained(tmp_path / "constant")
-    with pytest.raises(InputError, match=r"--model .*constant: gives 64 different sentences the same vector"):
-        train(config(tmp_path, short_corpus, tmp_path / "constant"))
+    values = config(tmp_path, short_corpus, tmp_path / "constant")
+    refuses(r"--model .*constant: gives 64 different sentences the same vector", train, values)
 
 
 @pytest.fixture
@@ -176,11 +175,9 @@ def test_the_last_finite_step_is_saved_and_can_be_resumed(tmp_path, tiny_bert, s
     match = (
         r"at step 6 .*run/last holds the encoder of step 5; to train it further at a lower rate: --model \S+/last --lr "
     )
-    with pytest.raises(RunError, match=match):
-        train(config(tmp_path, short_corpus, tiny_bert))
+    refuses(match, train, config(tmp_path, short_corpus, tiny_bert), error=RunError)
     run = tmp_path / "runs" / "run"
-    for name, values in last(whole.folder).items():
-        assert torch.equal(values, last(run)[name]), name
+    same_weights(whole.folder, run)
     saved, expected = (read_checkpoint(*list_checkpoints(folder)) for folder in (run, whole.folder))
     for part in ("weights", "optimizer"):
         for name, values in expected.tensors[part].items():
@@ -190,8 +187,7 @@ def test_the_last_finite_step_is_saved_and_can_be_resumed(tmp_path, tiny_bert, s
     assert [record["step"] for record in records_of(run)[0]] == [1, 2, 3, 4, 5, 6]
     assert train(config(tmp_path, short_corpus, tiny_bert, max_steps=5), resume=run).steps == 5
     assert (run / "result.json").exists()
-    for name, values in last(whole.folder).items():
-        assert torch.equal(values, last(run)[name]), name
+    same_weights(whole.folder, run)
 
 
 def test_a_run_resumed_after_a_loss_that_was_not_finite_equals_one_without_it(
@@ -200,8 +196,7 @@ def test_a_run_resumed_after_a_loss_that_was_not_finite_equals_one_without_it(
     """The loss of step 6 is infinite once; by step 8, when the log is written, two more steps have drawn dropout."""
     whole = train(config(tmp_path / "whole", short_corpus, tiny_bert, max_steps=10))
     explode(6)
-    with pytest.raises(RunError, match="at step 6"):
-        train(config(tmp_path, short_corpus, tiny_bert, max_steps=10))
+    refuses("at step 6", train, config(tmp_path, short_corpus, tiny_bert, max_steps=10), error=RunError)
     explode(0)
     result = train(config(tmp_path, short_corpus, tiny_bert, max_steps=10), resume=tmp_path / "runs" / "run")
     same_run(whole.folder, result.folder)
@@ -211,26 +206,23 @@ def test_if_the_first_loss_is_not_finite_the_model_is_named_and_nothing_is_left(
     tmp_path, tiny_bert, short_corpus, explode
 ):
     explode(1)
-    with pytest.raises(RunError, match=rf"not finite at step 1 .*the same as in {tiny_bert}; use another") as caught:
-        train(config(tmp_path, short_corpus, tiny_bert))
-    assert "--lr" not in str(caught.value)
+    message = rf"not finite at step 1 .*the same as in {tiny_bert}; use another"
+    assert "--lr" not in refuses(message, train, config(tmp_path, short_corpus, tiny_bert), error=RunError)
     assert not (tmp_path / "runs" / "run").exists()
 
 
 @pytest.mark.parametrize(("data", "steps"), [("held-out", 1), ("dev", 1), ("none", 1), ("held-out", 3)])
 def test_best_can_be_loaded_after_weights_that_are_of_no_use(tmp_path, tiny_bert, short_rows, pairs, data, steps):
     """The update of step 1 is finite and far too large."""
-    path = tmp_path / "corpus.txt"
-    rows = short_rows if data != "none" else [" ".join(row.split()[:6]) for row in short_rows]
-    path.write_text("\n".join(rows) + "\n", encoding="utf8")
+    path = corpus_of(tmp_path, short_rows if data != "none" else [" ".join(row.split()[:6]) for row in short_rows])
     settings = config(tmp_path, path, tiny_bert, dev=[str(pairs)] if data == "dev" else [], max_steps=steps, lr=3e38)
     if steps == 1:
         notes = " ".join(train(settings).notes)
         assert {"held-out": "collapsed", "dev": "could not be computed", "none": "are not finite"}[data] in notes
         assert "lower --lr" in notes
     else:
-        with pytest.raises(RunError, match="step 1 give embeddings that are not finite, and are not saved; lower --lr"):
-            train(settings)
+        message = "step 1 give embeddings that are not finite, and are not saved; lower --lr"
+        refuses(message, train, settings, error=RunError)
         assert not (tmp_path / "runs" / "run" / "last").exists()
     best = Encoder(tmp_path / "runs" / "run" / "best", device="cpu")
     assert np.isfinite(best.encode(short_rows[:5])).all()
@@ -246,15 +238,6 @@ def test_a_run_with_a_development_set_speaks_of_collapse(tmp_path, tiny_bert, sh
     monkeypatch.setattr(sts, "score_vectors", collapse)
     notes = train(config(tmp_path, short_corpus, tiny_bert, max_steps=1, dev=[str(pairs)])).notes
     assert any("The embeddings collapsed (at step 1); lower --lr or raise --temperature" in note for note in notes)
-
-
-@pytest.mark.parametrize("count", [2, 55, 60, 300])
-def test_the_uniformity_of_zero_vectors_is_that_of_equal_vectors(count):
-    assert uniformity(np.zeros((count, 4))) == uniformity(np.ones((count, 4))) == 0
-    vectors = np.random.default_rng(0).normal(size=(count, 4)) * (np.arange(count) % 3 > 0)[:, None]
-    points = [vector / max(np.linalg.norm(vector), 1e-12) for vector in vectors]
-    values = [np.exp(-2 * ((x - y) ** 2).sum()) for i, x in enumerate(points) for j, y in enumerate(points) if i != j]
-    assert uniformity(vectors) == pytest.approx(np.log(np.mean(values)))
 
 
 def test_a_development_set_whose_cosines_are_all_equal_selects_no_step(tmp_path, tiny_bert, short_corpus):

@@ -1,4 +1,4 @@
-"""Tests of prompts and templates in encoding, retrieval, training and saved models, and of dot-product similarity."""
+"""Tests of what models declare beside weights: prompts and templates, similarity, dimensions of Matryoshka training."""
 
 import json
 
@@ -6,19 +6,24 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
+from sentence_transformers.sentence_transformer.modules import Pooling
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from cse import Encoder, InputError, SearchIndex, TrainConfig, train
+from conftest import refuses
+from cse import Encoder, SearchIndex, TrainConfig, train
 from cse.encoder.prompts import template_of, templated
 from cse.evaluation.retrieval import rank_documents
+from cse.evaluation.run import open_suites
+from cse.losses.contrastive import contrastive_loss
 from cse.training.setup import prepare
+from cse.training.step.encode import Inputs, gathered_views
+from cse.training.step.ranks import World
+from cse.training.step.step import batch_step
 from runs import first_batches
-from sentence_models import sentence_model
-from test_cli import ran
-from test_modules import TEXTS, pooling
+from sentence_models import TEXTS, agree, normalize, pooling, sentence_model
+from test_cli import ran, refused
 from test_retrieval import write
 
 PROMPTS = {"query": "search for this : ", "document": "a text : ", "sts": "compare this "}
@@ -29,9 +34,9 @@ def models(tmp_path_factory, tiny_bert):
     """A function that makes a model with prompts, once per name; returns its folder and the `SentenceTransformer`."""
     made = {}
 
-    def get(name, side="right", include=True, normalize=True, prompts=PROMPTS, **settings):
+    def get(name, side="right", include=True, unit=True, prompts=PROMPTS, **settings):
         if name not in made:
-            modules = [pooling("mean", include_prompt=include), *([lambda width: Normalize()] if normalize else [])]
+            modules = [pooling("mean", include_prompt=include), *([normalize] if unit else [])]
             folder, kind = tmp_path_factory.mktemp("prompts") / name, "qwen3" if side == "left" else "bert"
             made[name] = folder, sentence_model(folder, tiny_bert, kind, modules, side, prompts=prompts, **settings)
         return made[name]
@@ -53,32 +58,23 @@ CASES = {
 def test_vectors_with_prompts_equal_those_of_sentence_transformers(models, name):
     folder, _ = models(name, **CASES[name])
     ours, theirs = Encoder(folder, device="cpu"), SentenceTransformer(str(folder), device="cpu")
-    pairs = [
-        (ours.encode(TEXTS), theirs.encode(TEXTS)),
-        (ours.encode(TEXTS, prompt="now : "), theirs.encode(TEXTS, prompt="now : ")),
-        (ours.encode_query(TEXTS), theirs.encode_query(TEXTS)),
-        (ours.encode_document(TEXTS), theirs.encode_document(TEXTS)),
-    ]
-    pairs += [(ours.encode(TEXTS, prompt_name=p), theirs.encode(TEXTS, prompt_name=p)) for p in ours.prompts]
-    for own, other in pairs:
-        np.testing.assert_allclose(own, other, atol=1e-5)
+    calls = [("encode", {}), ("encode", {"prompt": "now : "}), ("encode_query", {}), ("encode_document", {})]
+    calls += [("encode", {"prompt_name": each}) for each in ours.prompts]
+    for method, given in calls:
+        np.testing.assert_allclose(*(getattr(each, method)(TEXTS, **given) for each in (ours, theirs)), atol=1e-5)
     prompted, bare = ours.encode(TEXTS, prompt_name="sts"), ours.encode(TEXTS, prompt="")
     assert np.abs(prompted - bare).max() > 1e-3
-    again = Encoder(folder, device="cpu", prompt="sts")
-    assert np.array_equal(again.encode(TEXTS), prompted)
-    assert np.array_equal(Encoder(folder, device="cpu", prompt="compare this ").encode(TEXTS), prompted)
+    for prompt in ("sts", "compare this "):
+        assert np.array_equal(Encoder(folder, device="cpu", prompt=prompt).encode(TEXTS), prompted)
 
 
 def test_unknown_prompt_names_and_invalid_templates_are_refused(models, tiny_bert):
     folder, _ = models("plain")
-    with pytest.raises(InputError, match=r"--prompt: 'queri' is unknown \(did you mean query\?\)"):
-        Encoder(folder, device="cpu", prompt="queri")
-    with pytest.raises(InputError, match="prompt_name: 'passage' is unknown"):
-        Encoder(folder, device="cpu").encode(TEXTS, prompt_name="passage")
-    with pytest.raises(InputError, match=r"has no named prompts; give the text.*'query: '"):
-        Encoder(tiny_bert, device="cpu", prompt="query")
-    with pytest.raises(InputError, match=r"has \{text\} twice"):
-        Encoder(tiny_bert, device="cpu", prompt="{text} {text}").encode(["a"])
+    refuses(r"--prompt: 'queri' is unknown \(did you mean query\?\)", Encoder, folder, device="cpu", prompt="queri")
+    encode = Encoder(folder, device="cpu").encode
+    refuses("prompt_name: 'passage' is unknown", encode, TEXTS, prompt_name="passage")
+    refuses(r"has no named prompts; give the text.*'query: '", Encoder, tiny_bert, device="cpu", prompt="query")
+    refuses(r"has \{text\} twice", lambda: Encoder(tiny_bert, device="cpu", prompt="{text} {text}").encode(["a"]))
 
 
 TEXTS_BY_ID = {"d1": "the cat sat", "d2": "a dog ran far away", "d3": "rain in spring", "d4": "snow and ice in winter"}
@@ -109,7 +105,7 @@ def test_retrieval_uses_the_prompts_of_queries_and_documents(models):
 
 
 def test_similarity_is_the_dot_product_if_the_model_declares_it(models):
-    folder, theirs = models("dot", normalize=False, prompts={}, similarity_fn_name="dot")
+    folder, theirs = models("dot", unit=False, prompts={}, similarity_fn_name="dot")
     ours = Encoder(folder, device="cpu")
     assert ours.similarity_name == "dot"
     queries, texts = list(QUERIES.values()), list(TEXTS_BY_ID.values())
@@ -121,7 +117,7 @@ def test_similarity_is_the_dot_product_if_the_model_declares_it(models):
 
 
 def test_commands_say_that_a_declared_distance_is_not_used(models, tmp_path, cse):
-    folder, _ = models("far", normalize=False, prompts={}, similarity_fn_name="euclidean")
+    folder, _ = models("far", unit=False, prompts={}, similarity_fn_name="euclidean")
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
     pairs = "".join(f"{score}\tthe cat {score}\ta dog {score + 1}\n" for score in range(5))
     (tmp_path / "pairs.tsv").write_text(f"score\tsentence1\tsentence2\n{pairs}", encoding="utf8")
@@ -197,8 +193,7 @@ def test_prompt_auto_chooses_the_prompt_of_a_column_by_its_role(config, tmp_path
     for block, prompt in begins.items():
         assert begin_with(batch, block, run.state.encoder.tokenizer, prompt)
     assert run.state.encoder.prompt == ""
-    with pytest.raises(InputError, match="--prompt auto needs --pairs"):
-        prepare(config.replace(prompt="auto"))
+    refuses("--prompt auto needs --pairs", prepare, config.replace(prompt="auto"))
 
 
 @pytest.mark.parametrize(("given", "name"), [("sts", "sts"), ("of my own : ", "default"), ("", None)])
@@ -207,9 +202,7 @@ def test_a_trained_model_keeps_its_prompts_and_uses_the_given_one_by_default(con
     settings = json.loads((best / "config_sentence_transformers.json").read_text())
     assert settings["default_prompt_name"] == name
     assert settings["prompts"] == {**PROMPTS, **({"default": given} if name == "default" else {})}
-    ours, theirs = Encoder(best, device="cpu"), SentenceTransformer(str(best), device="cpu")
-    np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=1e-5)
-    np.testing.assert_allclose(ours.encode_query(TEXTS), theirs.encode_query(TEXTS), atol=1e-5)
+    agree(best, "encode_query")
 
 
 def test_prompts_excluded_from_pooling_are_also_excluded_in_training(config, models):
@@ -240,9 +233,8 @@ def folder(request, tmp_path_factory, tiny_bert):
 
 def test_a_template_gives_the_vectors_of_the_whole_texts(folder):
     plain, given = Encoder(folder, device="cpu"), Encoder(folder, device="cpu", prompt=TEMPLATE)
-    texts = [text for text in TEXTS if text.strip() and len(text) < 100]  # longer ones are truncated
-    whole = [TEMPLATE.replace("{text}", text) for text in texts]
-    expected = plain.encode(whole)
+    texts = [text for text in TEXTS if len(text) < 100]  # longer ones are truncated
+    expected = plain.encode([TEMPLATE.replace("{text}", text) for text in texts])
     np.testing.assert_allclose(given.encode(texts), expected, atol=1e-5)
     np.testing.assert_allclose(plain.encode(texts, prompt=TEMPLATE), expected, atol=1e-5)
     assert np.abs(plain.encode(texts) - expected).max() > 1e-3  # the tokenizer is as before
@@ -264,12 +256,9 @@ def test_only_the_text_in_a_template_is_truncated(folder):
 def test_a_model_trained_with_a_template_contains_it(folder, short_rows, tmp_path):
     values = {"model": str(folder), "max_steps": 2, "batch_size": 8, "output": str(tmp_path), "device": "cpu"}
     best = train(TrainConfig(prompt=TEMPLATE, **values), texts=short_rows[:100]).folder / "best"
-    texts = [text for text in TEXTS if text.strip()]
-    ours, theirs = Encoder(best, device="cpu"), SentenceTransformer(str(best), device="cpu")
-    np.testing.assert_allclose(ours.encode(texts), theirs.encode(texts), atol=1e-5)
+    assert np.isfinite(agree(best)).all()
     ids = AutoTokenizer.from_pretrained(best)("a")["input_ids"]
     assert ids == Encoder(folder, device="cpu").tokenizer(TEMPLATE.replace("{text}", "a"))["input_ids"]
-    assert torch.isfinite(torch.tensor(ours.encode(texts))).all()
 
 
 def test_a_tokenizer_of_bytes_keeps_the_space_before_the_text():
@@ -282,3 +271,94 @@ def test_a_tokenizer_of_bytes_keeps_the_space_before_the_text():
         found = tokenizer("a b")["input_ids"]
     assert found == tokenizer(TEMPLATE.replace("{text}", "a b"))["input_ids"]
     assert tokenizer("a b")["input_ids"][0] == vocabulary["a"]
+
+
+@pytest.fixture
+def matryoshka(run_config, tmp_path, sample_rows):
+    (tmp_path / "few.txt").write_text("\n".join(sample_rows[:60]) + "\n", encoding="utf8")
+    values = {"corpus": str(tmp_path / "few.txt"), "pooler": "avg", "max_steps": 2, "eval_every": 0}
+    return run_config.replace(loss_terms=("matryoshka",), dims="16,8,32", **values)
+
+
+@pytest.fixture(scope="module")
+def unit_model(tmp_path_factory, tiny_bert):
+    folder = tmp_path_factory.mktemp("unit") / "model"
+    sentence_model(folder, tiny_bert, modules=[pooling("mean"), normalize])
+    return folder
+
+
+def test_matryoshka_loss_is_the_sum_of_contrastive_losses_of_truncated_embeddings(matryoshka):
+    run = prepare(matryoshka.replace(loss="focal"))
+    state, inputs = run.state, Inputs(first_batches(run)[0], "cpu")
+    for module in state.modules().values():
+        module.eval()
+    with torch.no_grad():
+        views = gathered_views(state, inputs, run.forward, World())
+        found = state.terms["matryoshka"](views, batch_step(state, inputs, run.forward, World()))
+        settings = {"logits": "focal", "temperature": run.settings.loss.temperature, "keys": views.keys}
+        expected = sum(
+            contrastive_loss({name: z[:, :size] for name, z in views.embeddings.items()}, **settings)
+            for size in (16, 8)  # the run's contrastive loss covers all 32 dimensions
+        )
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_saved_model_records_its_dimensions(matryoshka):
+    best = train(matryoshka).folder / "best"
+    assert json.loads((best / "config_sentence_transformers.json").read_text())["cse_dims"] == [32, 16, 8]
+    card = (best / "README.md").read_text()
+    assert "trained to be truncated to their first 16, 8 dimensions" in card
+    assert "truncate_dim=8" in card
+    theirs = SentenceTransformer(str(best), truncate_dim=8, device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(Encoder(best, dims=8, device="cpu").encode(TEXTS), theirs, atol=1e-5)
+    # A run without the Matryoshka loss does not record dimensions, even if it starts from this model.
+    again = train(matryoshka.replace(model=str(best), loss_terms=(), options={}, name="again")).folder / "best"
+    assert "cse_dims" not in json.loads((again / "config_sentence_transformers.json").read_text())
+    assert "Matryoshka" not in (again / "README.md").read_text()
+
+
+def test_truncated_embeddings_of_unit_length_are_normalised_again(unit_model):
+    whole = Encoder(unit_model, device="cpu").encode(TEXTS)
+    cut = Encoder(unit_model, device="cpu", dims=5)
+    assert cut.embedding_dim == 5
+    expected = whole[:, :5] / np.linalg.norm(whole[:, :5], axis=1, keepdims=True)
+    np.testing.assert_allclose(cut.encode(TEXTS), expected, atol=1e-6)
+    assert cut.encode([" "]).shape == (1, 5)
+
+
+def test_a_stored_truncate_dim_is_applied_as_in_sentence_transformers(tmp_path, tiny_bert):
+    folder = tmp_path / "model"
+    sentence_model(folder, tiny_bert, modules=[pooling("mean"), normalize], truncate_dim=12)
+    assert agree(folder).shape == (4, 12)
+    assert Encoder(folder, device="cpu", dims=32).encode(TEXTS).shape == (4, 32)
+
+
+def test_scores_with_dims_equal_those_of_truncated_encoders(unit_model, tmp_path, cse):
+    retrieval_folder(tmp_path / "set")
+    for dims in (4, 2):
+        done = cse("eval", unit_model, "--suite", "retrieval", "--data", tmp_path / "set", "--dims", dims, "--json")
+        assert done.returncode == 0, done.stderr
+        (row,) = json.loads(done.stdout)["suites"]["retrieval"]["tasks"]
+        encoder = Encoder(unit_model, device="cpu", dims=dims)
+        (expected,) = open_suites(["retrieval"], str(tmp_path / "set"))["retrieval"](encoder).rows
+        for name, value in expected.items():
+            assert row[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if isinstance(value, float) else value)
+
+
+def test_commands_refuse_invalid_dimensions(unit_model, tmp_path, cse):
+    rows = "score\tsentence1\tsentence2\n5\tthe cat sat\tthe cat sat .\n1\tdogs run\tsnow in winter\n"
+    (tmp_path / "few.tsv").write_text(rows, encoding="utf8")
+    scored, encoded = ("--data", "few.tsv"), ("few.tsv", "-o", "x.npy", "--column", "sentence1")
+    for name, arguments, dims, message in (
+        ("eval", scored, "64", "--dims 64: the embeddings of this model have 32"),
+        ("eval", scored, "16,8", "--dims"),
+        ("encode", encoded, "33", "--dims 33: the embeddings of this model have"),
+        ("encode", encoded, "0", "--dims 0"),
+    ):
+        refused(cse(name, unit_model, *arguments, "--dims", dims, cwd=tmp_path), message)
+
+
+def test_training_refuses_invalid_dimensions(matryoshka):
+    for dims, message in (("64,8", "--dims 64: the embeddings have 32 dimensions"), ("8,-1", "--dims 8,-1 must be")):
+        refuses(message, prepare, matryoshka.replace(options={"matryoshka": {"dims": dims}}))
+    refuses("--dims belongs to a contrastive loss", matryoshka.replace, loss="mlm")

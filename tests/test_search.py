@@ -1,30 +1,31 @@
-"""Tests of SearchIndex and `cse search`: exact results, interrupted builds, passages, int8, BM25."""
+"""Tests of SearchIndex, `cse search` and `cse mine`: exact results, interrupted builds, passages, int8, BM25."""
 
 import json
 import math
 import os
+import re
 import shutil
 import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from conftest import refuses
 from cse import Encoder, InputError, SearchIndex, io
-from cse._core import hash_bytes
-from cse.encoder.passages import Cutter
+from cse.encoder.passages import Cutter, windows
 from cse.search import bm25
 from cse.search import index as searching
 from cse.search import rows as writing
-from cse.search.bm25 import Bm25, terms_for
+from cse.search.bm25 import Bm25, Terms, terms_for
 from cse.search.fusion import Fusion
+from cse.search.mining import QueryRows
 from cse.search.pool import Pool
 from cse.search.rows import Rows, scaled
 from random_texts import some_texts
@@ -111,8 +112,7 @@ def test_an_interrupted_build_can_be_completed(tmp_path, monkeypatch, encoder, i
         SearchIndex.build(Counted(encoder, 300), texts, tmp_path / "index", ids=ids, passages=8)
     done = sum(len(Rows(path).hashes) for path in (tmp_path / "index").glob("encoded-*"))
     assert 0 < done < 300
-    with pytest.raises(InputError, match="interrupted; run the same command again"):
-        SearchIndex.open(tmp_path / "index", encoder)
+    refuses("interrupted; run the same command again", SearchIndex.open, tmp_path / "index", encoder)
     for name in (".cse-core-a.tmp", f"encoded-{'0' * 16}.arrow"):  # of a killed process
         (tmp_path / "index" / name).write_bytes(b"torn")
     counted = Counted(encoder)
@@ -153,20 +153,18 @@ def test_an_index_built_with_another_corpus_model_or_setting_is_refused(tmp_path
         ((encoder, texts), {"ids": [str(row) for row in range(20)]}, "the rows of this index have no ids"),
     ]
     for arguments, settings, message in cases:
-        with pytest.raises(InputError, match=f"{message}.* --rebuild"):
-            SearchIndex.build(*arguments, folder, **settings)
-    with io.locked(folder), pytest.raises(InputError, match="another process is writing to this in"):
-        SearchIndex.build(encoder, texts[1:], folder)
-    with pytest.raises(InputError, match="holds vectors of glove:"):
-        SearchIndex.open(folder, other)
+        refuses(f"{message}.* --rebuild", SearchIndex.build, *arguments, folder, **settings)
+    with io.locked(folder):
+        refuses("another process is writing to this in", SearchIndex.build, encoder, texts[1:], folder)
+    refuses("holds vectors of glove:", SearchIndex.open, folder, other)
     assert len(SearchIndex.build(other, texts[:10], folder, rebuild=True)) == 10
     (tmp_path / "model").rename(tmp_path / "moved")
-    assert SearchIndex.open(folder, Encoder(tmp_path / "moved", device="cpu")).texts([2]) == texts[2:3]
-    with pytest.raises(InputError, match=f"holds vectors of {tmp_path / 'model'}; -o names another"):
-        SearchIndex.open(folder, Encoder(tmp_path / "moved", pooler="cls", device="cpu"))
-    SearchIndex.build(Encoder(tmp_path / "moved", device="cpu"), texts, tmp_path / "moving")
-    with pytest.raises(InputError, match=r"holds vectors of a former version of .*moved; -o names another"):
-        SearchIndex.open(tmp_path / "moving", Encoder(tmp_path / "moved", pooler="cls", device="cpu"))
+    moved, changed = (Encoder(tmp_path / "moved", pooler=pooler, device="cpu") for pooler in (None, "cls"))
+    assert SearchIndex.open(folder, moved).texts([2]) == texts[2:3]
+    refuses(f"holds vectors of {tmp_path / 'model'}; -o names another", SearchIndex.open, folder, changed)
+    SearchIndex.build(moved, texts, tmp_path / "moving")
+    message = r"holds vectors of a former version of .*moved; -o names another"
+    refuses(message, SearchIndex.open, tmp_path / "moving", changed)
 
 
 def changed(data, *more):
@@ -183,14 +181,11 @@ def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch
     index = SearchIndex.build(encoder, texts, folder, ids=[f"id-{row}" for row in range(100)], passages=8)
     words, path = index._words(PLAIN), folder / "rows.arrow"
     assert len(index.vectors) > 2
-    data, messages = path.read_bytes(), []
+    data = path.read_bytes()
     first = data.index(index.vectors[0][0].tobytes())
     for damaged in [*changed(data, first, data.rfind(writing.CHECK) + len(writing.CHECK)), data[:-100], b""]:
         path.write_bytes(damaged)
-        with pytest.raises(InputError) as error:
-            SearchIndex.open(folder, encoder)
-        messages.append(str(error.value))
-    assert all("--rebuild" in each and "\n" not in each for each in messages)
+        assert "\n" not in refuses("--rebuild", SearchIndex.open, folder, encoder)
     path.write_bytes(data)
     (bm25,) = folder.glob("bm25-*")
     for part in bm25.iterdir():
@@ -203,24 +198,10 @@ def test_a_changed_byte_in_any_file_of_an_index_is_refused(tmp_path, monkeypatch
     assert (SearchIndex.open(folder, encoder)._words(PLAIN).scores(texts[0]) == words.scores(texts[0])).all()
     path.write_bytes(data[:first] + bytes([data[first] ^ 1]) + data[first + 1 :])
     refused(cse("search", folder, "--query", "word1"), f"{path}: is damaged; build the index again with --rebuild")
-    with pytest.raises(InputError, match="is damaged"):  # a damaged vector does not get a new checksum
-        SearchIndex.build(encoder, texts[1:], folder, ids=[f"id-{row}" for row in range(99)])
+    # A damaged vector does not get a new checksum.
+    refuses("is damaged", SearchIndex.build, encoder, texts[1:], folder, ids=[f"id-{row}" for row in range(99)])
     path.unlink()
-    with pytest.raises(InputError, match="no index there"):
-        SearchIndex.open(folder, encoder)
-
-
-def test_an_index_is_read_once_when_it_is_opened(tmp_path, monkeypatch, encoder):
-    SearchIndex.build(encoder, some_texts(200), tmp_path / "index")
-    sizes = []
-    counted = SimpleNamespace(hash_bytes=lambda part: sizes.append(len(part)) or hash_bytes(part))
-    monkeypatch.setattr(writing, "_core", counted)
-    SearchIndex.open(tmp_path / "index", encoder)
-    assert 0 < sum(sizes) < 1.01 * (tmp_path / "index" / "rows.arrow").stat().st_size
-
-
-def test_an_option_that_was_removed_is_explained(tmp_path, encoder, cse):
-    refused(cse("search", tmp_path, "--no-verify"), "No such option --no-verify: the checksum is always compared")
+    refuses("no index there", SearchIndex.open, folder, encoder)
 
 
 @pytest.mark.parametrize("settings", [{}, {"passages": 8}])
@@ -261,10 +242,9 @@ def test_an_update_encodes_new_texts_only_and_equals_a_new_index(tmp_path, monke
         for text, parts in zip(ours["text"], ours["passages"], strict=True):
             assert kept.get(text, parts) == parts  # kept vectors are bit-identical
         assert [each.name for each in (tmp_path / "index").iterdir()] == ["rows.arrow"]
-        queries = ["word1 word2", texts[7]]
-        assert [[hit.id for hit in hits] for hits in index.search(queries, 9)] == [
-            [hit.id for hit in hits] for hits in SearchIndex.open(tmp_path / "new", encoder).search(queries, 9)
-        ]
+        both = (index, SearchIndex.open(tmp_path / "new", encoder))
+        found = [[hit.id for hits in each.search(["word1 word2", texts[7]], 9) for hit in hits] for each in both]
+        assert found[0] == found[1]
 
 
 def test_equal_texts_are_tied_in_row_order_in_any_division_of_the_vectors(monkeypatch, encoder):
@@ -285,12 +265,17 @@ def test_equal_texts_are_tied_in_row_order_in_any_division_of_the_vectors(monkey
 @pytest.mark.parametrize("size", [1 << 16, 37])
 @pytest.mark.parametrize("passages", [None, 8])
 def test_a_search_in_blocks_equals_brute_force_for_any_number_of_queries(monkeypatch, encoder, passages, size):
+    """A row is ranked by its best passage, which is the text of the hit."""
     monkeypatch.setattr(writing, "BATCH", size)
     monkeypatch.setattr(searching, "QUERIES", 5)
     texts = [*some_texts(200, most=40), "", "word1"]
     index = SearchIndex.build(encoder, texts, passages=passages)
     assert (len(index.vectors) == 1) == (size > 1000)
     vectors = np.concatenate(index.vectors).astype(np.float64)
+    spans = Cutter(encoder, passages)(texts) if passages else [[(0, len(text))] if text else [] for text in texts]
+    parts = [texts[row][start:end] for row, places in enumerate(spans) for start, end in places]
+    assert index.rows.tolist() == [row for row, places in enumerate(spans) for _ in places]
+    np.testing.assert_allclose(vectors, unit(encoder.encode(parts)), atol=1e-6)
     queries = ["word1 word2", *texts[:12]]
     for k in (1, 9, 300):
         for query, hits in zip(queries, index.search(queries, k), strict=True):
@@ -300,6 +285,8 @@ def test_a_search_in_blocks_equals_brute_force_for_any_number_of_queries(monkeyp
             best = np.lexsort((np.arange(len(texts)), -scores))[: min(k, 201)]
             assert [hit.row for hit in hits] == best.tolist()
             np.testing.assert_allclose([hit.score for hit in hits], scores[best], atol=1e-6)
+            found = [max(np.flatnonzero(index.rows == row), key=products.__getitem__) for row in best]
+            assert [hit.text for hit in hits] == [parts[place] for place in found]
 
 
 def test_several_threads_may_search_and_build_bm25_once(tmp_path, monkeypatch, encoder):
@@ -387,13 +374,11 @@ def test_passages_do_not_exceed_the_token_limit(tiny_bert, sample_rows):
     text = " ".join(sample_rows[:40])
     for given, limit in ((None, 62), (20, 20)):
         (spans,) = Cutter(encoder, given)([text])
-        tokens = [
-            len(encoder.tokenizer(text[start:end], add_special_tokens=False)["input_ids"]) for start, end in spans
-        ]
+        passages = [text[start:end] for start, end in spans]
+        tokens = [*map(len, encoder.tokenizer(passages, add_special_tokens=False)["input_ids"])]
         assert max(tokens) <= limit
         assert np.mean(tokens[:-1]) > 0.7 * limit
-    with pytest.raises(InputError, match=r"--passages must be .* at most 62, .* got 63"):
-        Cutter(encoder, 63)
+    refuses(r"--passages must be .* at most 62, .* got 63", Cutter, encoder, 63)
 
 
 def test_passages_are_advised_if_the_model_reads_less_than_half_of_the_texts(tiny_bert, sample_rows):
@@ -402,9 +387,8 @@ def test_passages_are_advised_if_the_model_reads_less_than_half_of_the_texts(tin
     tokens = [len(encoder.tokenizer(text, add_special_tokens=False)["input_ids"]) for text in long]
     share = np.mean([min(1, 62 / count) for count in tokens])
     index = SearchIndex.build(encoder, long)
-    told = [each for each in index.warnings if "--passages" in each]
     assert index._weight(Fusion()) == 0.8
-    assert told == [
+    assert [each for each in index.warnings if "--passages" in each] == [
         f"the model reads only the first 62 tokens of a row, on average {share:.0%} of it; to search all of it, build "
         "the index with --passages 16, or max for fewer vectors"
     ]
@@ -418,53 +402,35 @@ def test_passages_are_advised_if_the_model_reads_less_than_half_of_the_texts(tin
         assert index._weight(Fusion()) == (0.5 if readable else 0.8)
 
 
-def test_rows_are_ranked_by_their_best_passage(encoder):
-    texts = [*some_texts(60, most=80), "", "word1"]
-    index = SearchIndex.build(encoder, texts, passages=8)
-    assert len(index.rows) > 200
-    queries = ["word1 word2", texts[4][-40:].split(" ", 1)[1]]
-    spans = Cutter(encoder, 8)(texts)
-    for query, hits in zip(queries, index.search(queries, 5), strict=True):
-        scores = {}
-        for row, parts in enumerate(spans):
-            for start, end in parts:
-                score = encoder.similarity([query], [texts[row][start:end]])[0, 0]
-                scores[row] = max(scores.get(row, (-2, "")), (score, texts[row][start:end]))
-        best = sorted(scores, key=lambda row: -scores[row][0])[:5]
-        assert np.allclose([hit.score for hit in hits], [scores[row][0] for row in best], atol=1e-5)
-        assert {hit.row for hit in hits} == set(best)
-        assert all(hit.text == scores[hit.row][1] for hit in hits)
-
-
-@pytest.mark.parametrize(
-    ("message", "call"),
-    [
-        *[("k: ", lambda build, k=k: build(["word1"]).search(["word1"], k)) for k in (0, -1, True, 1.5, None)],
-        ("2 were given for 3 rows", lambda build: build(["word1"] * 3, ids=["a", "b"])),
-        ("ids: row 2 has no id; each row needs one", lambda build: build(["word1"] * 3, ids=["1.0", "", "3.0"])),
-        ("ids: '30' is the id of several rows; make the ids uniq", lambda build: build(["word1"] * 2, ids=[30, "30"])),
-        ("at least one sentence", lambda build: build(["", " "])),
-        ("rebuild: must be True or False", lambda build: build(["word1"], rebuild="no")),
-        *[("--passages", lambda build, n=n: build(["word1"], passages=n)) for n in (0, -3, "many", True, 1.5)],
-    ],
-)
-def test_invalid_arguments_of_search_index_are_refused(encoder, message, call):
-    with pytest.raises(InputError, match=message):
-        call(partial(SearchIndex.build, encoder))
+def test_invalid_arguments_of_search_index_are_refused(encoder):
+    build, texts = partial(SearchIndex.build, encoder), ["word1"] * 3
+    for k in (0, -1, True, 1.5, None):
+        refuses("k: ", build(texts).search, ["word1"], k)
+    for passages in (0, -3, "many", True, 1.5):
+        refuses("--passages", build, texts, passages=passages)
+    refuses("2 were given for 3 rows", build, texts, ids=["a", "b"])
+    refuses("ids: row 2 has no id; each row needs one", build, texts, ids=["1.0", "", "3.0"])
+    refuses("ids: '30' is the id of several rows; make the ids uniq", build, texts, ids=[30, "30", "3"])
+    refuses("at least one sentence", build, ["", " "])
+    refuses("rebuild: must be True or False", build, texts, rebuild="no")
 
 
 def test_the_error_for_missing_bm25s_names_the_extra(monkeypatch, encoder):
     monkeypatch.setitem(sys.modules, "bm25s", None)
-    with pytest.raises(InputError, match=r"needs bm25s and PyStemmer, .*pip install 'cse\[search\]'"):
-        SearchIndex.build(encoder, ["word1"]).search(["word1"], hybrid=True)
+    search = SearchIndex.build(encoder, ["word1"]).search
+    refuses(r"needs bm25s and PyStemmer, .*pip install 'cse\[search\]'", search, ["word1"], hybrid=True)
 
 
 @pytest.fixture
 def corpus(tmp_path, glove):
-    """A folder with word vectors (v.txt), a table of texts (c.csv), queries (q.txt) and blank lines (blank.txt)."""
+    """A folder with word vectors (v.txt), a table of texts (c.csv), queries (q.txt) and blank lines (blank.txt).
+
+    The lines of another corpus (c.txt) end with a blank row and a repeated one.
+    """
     shutil.copy(glove.removeprefix("glove:"), tmp_path / "v.txt")
     rows = [f"n{row},{text}\n" for row, text in enumerate(some_texts(50))]
     (tmp_path / "c.csv").write_text("name,text\n" + "".join(rows), encoding="utf8")
+    (tmp_path / "c.txt").write_text("\n".join([*some_texts(60), "", some_texts(60)[4]]) + "\n", encoding="utf8")
     (tmp_path / "q.txt").write_text("word1 word2\n\nword3\n", encoding="utf8")
     (tmp_path / "blank.txt").write_text("\n \n", encoding="utf8")
     return tmp_path
@@ -519,8 +485,7 @@ def test_the_folder_of_an_index_stands_for_the_model_that_built_it(corpus, cse, 
     (corpus / "v.txt").rename(corpus / "w.txt")
     done = cse("search", "../made", "--query", "word3", cwd=corpus / "other")
     refused(done, f"../made: was built with glove:{corpus / 'v.txt'} ", "no such file")
-    with pytest.raises(InputError, match=r"made: .*v.txt: .*; the index was built with this model"):
-        SearchIndex.open(corpus / "made")
+    refuses(r"made: .*v.txt: .*; the index was built with this model", SearchIndex.open, corpus / "made")
 
 
 def test_cse_search_updates_the_index_of_a_changed_corpus(corpus, cse):
@@ -538,23 +503,20 @@ def test_cse_search_updates_the_index_of_a_changed_corpus(corpus, cse):
     refused(cse(*command, cwd=corpus), "search: contains other texts, and none of this corpus", "--rebuild")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "phrases"),
-    [
-        (("glove:v.txt", "c.csv"), ("name the column",)),
-        (("glove:v.txt", "c.csv", "--column", "text", "--id", "key"), ("--id key", "name, text")),
-        (("glove:v.txt", "q.txt", "--queries", "blank.txt"), ("--queries blank.txt holds no query",)),
-        (("glove:v.txt", "q.txt", "--query-column", "a"), ("--query-column",)),
-        (("glove:v.txt", "q.txt", "--passages", "3"), ("--passages must be at least 8", "got 3")),
-        (("glove:v.txt", "--rebuild"), ("CORPUS",)),
-        (("glove:v.txt", "q.txt", "-o", "c.csv"), ("c.csv: file exists",)),
-        (("glove:v.txt", "q.txt", "-o", "."), ("holds files that are not",)),
-        (("glove:v.txt", "q.txt", "--bm25-weight", "1"), ("--bm25-weight has no effect without --hybrid",)),
-        (("glove:v.txt", "q.txt", "--hybrid", "--bm25-weight", "2"), ("--bm25-weight must be <= 1, got 2.0",)),
-    ],
-)
-def test_search_refuses_invalid_arguments(corpus, cse, arguments, phrases):
-    refused(cse("search", *arguments, "--top", "1", cwd=corpus), *phrases)
+def test_search_refuses_invalid_arguments(corpus, cse_here):
+    for flags, *phrases in (
+        ("c.csv", "name the column"),
+        ("c.csv --column text --id key", "--id key", "name, text"),
+        ("q.txt --queries blank.txt", "--queries blank.txt holds no query"),
+        ("q.txt --query-column a", "--query-column"),
+        ("q.txt --passages 3", "--passages must be at least 8", "got 3"),
+        ("--rebuild", "CORPUS"),
+        ("q.txt -o c.csv", "c.csv: file exists"),
+        ("q.txt -o .", "holds files that are not"),
+        ("q.txt --bm25-weight 1", "--bm25-weight has no effect without --hybrid"),
+        ("q.txt --hybrid --bm25-weight 2", "--bm25-weight must be <= 1, got 2.0"),
+    ):
+        refused(cse_here("search", "glove:v.txt", *flags.split(), "--top", "1", cwd=corpus), *phrases)
 
 
 @pytest.mark.slow
@@ -585,7 +547,7 @@ def test_search_reads_queries_from_a_terminal(corpus, glove):
     os.close(terminal)
 
 
-def test_search_answers_each_line_of_standard_input(corpus, cse, answered, glove):
+def test_search_answers_each_line_of_standard_input_until_one_is_not_utf8(corpus, cse, answered, glove):
     index = SearchIndex.build(Encoder(glove), some_texts(50), corpus / "search")
     queries = ["word1 word2", "", "word3\x1b[31m", some_texts(50)[7]]
     lines = "".join(f"{query}\n" for query in queries)
@@ -599,19 +561,15 @@ def test_search_answers_each_line_of_standard_input(corpus, cse, answered, glove
     assert [block.split("\n")[0] for block in shown[:1]] == queries[:1]
     assert "\x1b" not in "".join(shown)
     assert [line.split()[2] for line in shown[0].split("\n")[1:]] == [hit.id for hit in expected[0]]
-    assert answered("search", stdin="")["queries"] == []
-    assert cse("search", "search", cwd=corpus, stdin="").stdout == ""
-    assert cse("search", "glove:v.txt", "c.csv", "--column", "text", "-o", "o", cwd=corpus, stdin=lines).stdout == ""
-
-
-def test_a_line_of_standard_input_that_is_not_utf8_is_refused(corpus, cse, glove):
-    SearchIndex.build(Encoder(glove), some_texts(50), corpus / "search")
     done = cse("search", cwd=corpus, stdin=b"word1\n\xff\n", text=False)
     assert done.returncode == 2
     assert b"standard input, line 2: is not UTF-8" in done.stderr
     assert done.stdout.startswith(b"word1\n")
     again = cse("search", "--encoding-errors", "replace", "--json", cwd=corpus, stdin=b"word1 \xff\n", text=False)
     assert json.loads(again.stdout)["query"] == "word1 \ufffd"
+    assert answered("search", stdin="")["queries"] == []
+    assert cse("search", "search", cwd=corpus, stdin="").stdout == ""
+    assert cse("search", "glove:v.txt", "c.csv", "--column", "text", "-o", "o", cwd=corpus, stdin=lines).stdout == ""
 
 
 def test_an_index_of_another_version_is_refused_and_replaced_by_a_rebuild(tmp_path, encoder, monkeypatch):
@@ -693,3 +651,97 @@ def test_an_update_that_is_killed_at_any_step_leaves_the_old_or_the_new_index(tm
             break
     assert step > 10
     assert seen == {len(old), len(new)}
+
+
+def is_passage(text, whole, most):
+    """Whether a text is at most ``most`` words in a row of another."""
+    words = text.split()
+    return 0 < len(words) <= most and f" {' '.join(words)} " in f" {' '.join(whole.split())} "
+
+
+@pytest.mark.parametrize("count", [3, 101])
+def test_rows_made_from_queries_take_positives_and_negatives_at_their_ranks(glove, count):
+    texts = [*some_texts(300), "  ", " ".join(f"word{number}" for number in range(80))]
+    index = SearchIndex.build(Encoder(glove), texts)
+    queries = [" ".join(text.split()[:3]) for text in texts[:20]]
+    assert len({*queries}) == 20
+    rows = QueryRows(count, (6, 9), 2, words=5, seed=3)(index, queries)
+    assert len(rows) == count
+    ranked = dict(zip(queries, index.search(queries, 9, hybrid=Fusion()), strict=True))
+    asked = [row for row in rows if row[0] in ranked]
+    others = [row for row in rows if row[0] not in ranked]
+    assert len(asked) == count // 2
+    numbers = [sum(anchor == query for anchor, _, _ in asked) for query in queries]
+    assert max(numbers) - min(numbers) <= 1
+    used = set()
+    for query, positive, negative in asked:
+        hits = ranked[query]
+        used |= {rank for rank, hit in enumerate(hits, 1) if is_passage(negative, hit.text, 5)}
+        assert any(is_passage(positive, hit.text, 5) for hit in hits[:2])
+        assert any(is_passage(negative, hit.text, 5) for hit in hits[5:])
+    assert used >= {6, 7, 8, 9} or count < 60
+    for anchor, positive, negative in others:
+        assert any(is_passage(anchor, text, 24) and is_passage(positive, text, 24) for text in texts)
+        assert any(is_passage(negative, text, 24) for text in texts)
+    assert QueryRows(count, (6, 9), 2, words=5, seed=3)(index, queries) == rows
+    assert QueryRows(count, (6, 9), 2, words=5, seed=4)(index, queries) != rows
+
+
+def test_invalid_arguments_and_files_are_refused(corpus, cse_here):
+    (corpus / "three.csv").write_text("a,b,c\n1,2,3\n", encoding="utf8")
+    for flags, phrase in (
+        ("-o d.tsv --queries c.txt", "the name must end in .csv or .jsonl"),
+        ("-o no/d.csv --queries c.txt", "its folder does not exist"),
+        *((f"-o t.csv --queries c.txt --ranks {each}", "must be FIRST-LAST") for each in ("5", "0-5", "7-3", "1..5")),
+        ("-o t.csv --queries three.csv --query-column x", "has no column 'x'"),
+        ("-o t.csv --queries c.txt --ranks 3-9", "--ranks must begin after rank 3, the last of the positives, got 3"),
+        ("-o t.csv --queries c.txt --ranks 99-100", "--ranks 99-100: the corpus has only 60 different rows"),
+        ("-o t.csv --queries blank.txt", "--queries blank.txt holds no query"),
+    ):
+        refused(cse_here("mine", "glove:v.txt", "c.txt", *flags.split(), cwd=corpus), phrase)
+
+
+def test_rows_are_mined_from_an_index_with_passages(corpus, cse, glove):
+    texts = (corpus / "c.txt").read_text(encoding="utf8").split("\n")[:-1]
+    SearchIndex.build(Encoder(glove), texts, corpus / "cut", passages=8)
+    flags = ["c.txt", "-o", "t.csv", "--queries", "c.txt", "--index", "cut", "--ranks", "4-50"]
+    ran(cse("mine", glove, *flags, cwd=corpus))
+    assert len((corpus / "t.csv").read_text(encoding="utf8").splitlines()) == 1921
+
+
+def test_bm25_scores_equal_the_formula():
+    texts = ["The cat sat.", "A cat and a dog, and a cat!", "", "dogs", "the the the"]
+    index = Bm25.build(texts)
+    documents = Terms()(texts)
+    mean = np.mean([len(each) for each in documents])
+    for query in ("cat", "The dog", "dog dog", "unheard of"):
+        expected = np.zeros(len(texts))
+        for term in Terms()([query])[0]:
+            df = sum(term in each for each in documents)
+            idf = math.log(1 + (len(texts) - df + 0.5) / (df + 0.5))
+            for row, each in enumerate(documents):
+                tf = each.count(term)
+                expected[row] += idf * tf / (tf + 1.5 * (1 - 0.75 + 0.75 * len(each) / mean)) if df else 0
+        np.testing.assert_allclose(index.scores(query), expected, rtol=1e-5, atol=1e-7)
+        best = [row for row in np.argsort(-expected, kind="stable").tolist() if expected[row] > 0]
+        for k in (1, 2, 5):
+            assert index.search(query, k).tolist() == best[:k]
+
+
+def test_passages_cover_the_whole_text_and_begin_and_end_between_words():
+    for seed in range(20):
+        text = some_texts(1, seed, most=90)[0] + " end"
+        tokens = [(match.start(), match.end()) for match in re.finditer(r"word|\d+|end", text)]
+        for size in (8, 9, 30):
+            spans = windows(text, tokens, size)
+            assert spans[0][0] == 0
+            assert spans[-1][1] == len(text)
+            for start, end in spans:
+                assert sum(start <= token[0] and token[1] <= end for token in tokens) <= size
+                assert start == 0 or text[start - 1] == " "
+                assert end == len(text) or text[end] == " "
+            for (_, end), (start, _) in pairwise(spans):
+                assert start <= end + 1
+            assert [start for start, _ in spans] == sorted({start for start, _ in spans})
+    assert windows("x" * 50, [(each, each + 1) for each in range(50)], 20)[0] == (0, 20)  # a long word is cut
+    assert windows(" \t", [], 8) == []

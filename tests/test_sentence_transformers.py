@@ -18,7 +18,8 @@ from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, Mu
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from cse import Encoder, InputError, TfidfIndex
+from conftest import refuses
+from cse import Encoder, TfidfIndex
 from cse.evaluation.geometry import score_halves
 from cse.sentence_transformers import HalvesEvaluator, InfoNCELoss, NegativesCollator, add_negatives, number_rows
 from cse.sentence_transformers.loss import check_equal_rows
@@ -47,18 +48,10 @@ def load(folder, double=True):
 def trainer_of(model, dataset, loss, folder, collator=None, evaluated=None, **arguments):
     """Returns a trainer of sentence-transformers, by default for one epoch of the rows in their order."""
     values = {
-        "per_device_train_batch_size": 8,
-        "num_train_epochs": 1,
-        "learning_rate": 1e-3,
-        "lr_scheduler_type": "linear",
-        "weight_decay": 0.01,
-        "batch_sampler": in_order,
-        "report_to": [],
-        "save_strategy": "no",
-        "use_cpu": True,
-        "disable_tqdm": True,
-        **arguments,
-    }
+        "per_device_train_batch_size": 8, "num_train_epochs": 1, "learning_rate": 1e-3, "lr_scheduler_type": "linear",
+        "weight_decay": 0.01, "batch_sampler": in_order, "report_to": [], "save_strategy": "no", "use_cpu": True,
+        "disable_tqdm": True, **arguments,
+    }  # fmt: skip
     return SentenceTransformerTrainer(
         model=model,
         args=SentenceTransformerTrainingArguments(output_dir=str(folder), **values),
@@ -91,13 +84,8 @@ def without_dropout(tmp_path_factory, tiny_bert):
 def triples(sample_rows):
     """48 rows of anchors, positives (the anchor without its last word) and negatives (another sentence)."""
     texts = [row for row in sample_rows if 8 <= len(row.split()) <= 20][:48]
-    return Dataset.from_dict(
-        {
-            "anchor": texts,
-            "positive": [" ".join(text.split()[:-1]) for text in texts],
-            "negative": [*texts[7:], *texts[:7]],
-        }
-    )
+    positives = [" ".join(text.split()[:-1]) for text in texts]
+    return Dataset.from_dict({"anchor": texts, "positive": positives, "negative": [*texts[7:], *texts[:7]]})
 
 
 def features_of(model, dataset):
@@ -147,19 +135,9 @@ def test_the_trainer_of_sentence_transformers_gives_the_weights_of_cse_train(
         triples = triples.remove_columns("negative").add_column("negative", reversed_texts)
         triples.to_csv(tmp_path / "triples.csv")
         settings = {**settings, "corpus": (), "pairs": (tmp_path / "triples.csv",)}
-    config = run_config.replace(
-        model=without_dropout,
-        pooler="avg",
-        max_length=LENGTH,
-        max_steps=6,
-        temperature=0.05,
-        lr_scheduler="linear",
-        weight_decay=0.01,
-        max_grad_norm=1.0,
-        eval_every=0,
-        **settings,
-    )
-    run = prepare(config)
+    settings = {**settings, "max_length": LENGTH, "max_steps": 6, "temperature": 0.05, "lr_scheduler": "linear"}
+    settings |= {"weight_decay": 0.01, "max_grad_norm": 1.0, "eval_every": 0, "model": without_dropout, "pooler": "avg"}
+    run = prepare(config := run_config.replace(**settings))
     for module in run.state.modules().values():
         module.double()
     before = {key: value.clone() for key, value in run.state.encoder.backbone.state_dict().items()}
@@ -183,16 +161,79 @@ def test_the_trainer_of_sentence_transformers_gives_the_weights_of_cse_train(
     assert max(float((value - before[key]).abs().max()) for key, value in ours.items()) > 1e-3
 
 
+# Columns in which texts are equal, whatever their case and white space.
+EQUAL = {
+    "a negative is its own anchor, its own positive, or another row's positive": {
+        "anchor": ["the first sentence", "another one", "and a third one", "c"],
+        "positive": ["a", "b", "c", "d"],
+        "negative": ["The First  sentence", "b", "a", "x"],
+    },
+    "two anchors are equal": {
+        "anchor": ["the first sentence", "another one", "the first sentence", "and a third one"],
+        "positive": ["a", "b", "c", "d"],
+        "negative": ["x", "another one", "y", "d"],
+    },
+    "the negative of a row is the positive of a row with the same anchor": {
+        "anchor": ["a question", "A  question", "another one", "another one"],
+        "positive": ["first", "second", "third", "fourth"],
+        "negative": ["second", "First", "fourth", "third"],
+    },
+    "two columns of negatives": {
+        "anchor": ["the first sentence", "another one", "and a third one"],
+        "positive": ["a", "b", "c"],
+        "negative": ["x", "y", "b"],
+        "more": ["x y", "and A third one", "z"],
+    },
+}
+
+
+def loss_of_loops(columns, vectors, both, weight):
+    """The loss of InfoNCE, or with ``both`` NT-Xent, without false negatives; ``weight`` is that of own negatives."""
+    texts = [[" ".join(text.lower().split()) for text in column] for column in columns.values()]
+    rows = range(len(texts[0]))
+    known = [{texts[0][row], texts[1][row]} for row in rows]
+    related = [set().union(*(each for each in known if each & known[row])) for row in rows]
+    used = [(view, row) for view in range(2, len(texts)) for row in rows if texts[view][row] not in known[row]]
+    losses = []
+    for view in (0, 1) if both else (0,):
+        for i in rows:
+            terms = [float(vectors[view][i] @ vectors[1 - view][i]) / 0.05]
+            for v, j in (*((v, j) for v in ((0, 1) if both else (1,)) for j in rows), *used):
+                if texts[v][j] not in related[i]:
+                    terms.append(float(vectors[view][i] @ vectors[v][j]) / 0.05)
+                    terms[-1] += np.log(weight) if v > 1 and i == j else 0
+            losses.append(np.logaddexp.reduce(terms) - terms[0])
+    return np.mean(losses)
+
+
+@pytest.mark.parametrize("case", EQUAL)
+@pytest.mark.parametrize("prompts", [{}, {"anchor": "query: ", "positive": "passage: "}, {"negative": "passage: "}])
+@pytest.mark.parametrize(("objective", "weight"), [("infonce", 1.0), ("nt-xent", 1.0), ("infonce", 3.0)])
+def test_the_loss_equals_loops_that_leave_out_equal_texts(tiny_bert, prompts, objective, weight, case):
+    model, columns = load(tiny_bert).eval(), EQUAL[case]
+    features = [model.preprocess(texts, prompt=prompts.get(name)) for name, texts in columns.items()]
+    with torch.no_grad():
+        value, kept = (
+            float(InfoNCELoss(model, objective, keep_duplicates=keep, hard_negative_weight=weight)(
+                [dict(each) for each in features], None))
+            for keep in (False, True)
+        )  # fmt: skip
+        z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
+        theirs = float(MultipleNegativesRankingLoss(model)([dict(each) for each in features], None))
+    expected = loss_of_loops(columns, z, objective == "nt-xent", weight)
+    assert value == pytest.approx(expected, rel=1e-9) != pytest.approx(kept, rel=1e-6)
+    assert (kept == pytest.approx(theirs, rel=1e-12)) == (objective == "infonce" and weight == 1)
+
+
 def test_the_default_loss_equals_multiple_negatives_ranking_loss(tiny_bert, triples):
     model = load(tiny_bert).eval()
-    # No text occurs twice: the negatives of ``triples`` are anchors of other rows.
     pairs = triples.remove_columns("negative")
-    triples = pairs.add_column("negative", [" ".join(reversed(text.split())) for text in pairs["anchor"]])
-    more = triples.add_column("more", [" ".join(reversed(text.split())) for text in pairs["positive"]])
-    for dataset in (triples, pairs, more):
+    reversed_texts = [" ".join(reversed(text.split())) for text in pairs["anchor"]]  # so that no text occurs twice
+    for dataset in (pairs, pairs.add_column("negative", reversed_texts)):
         features = features_of(model, dataset)
-        ours, one = gradients(model, InfoNCELoss(model), features)
-        theirs, two = gradients(model, MultipleNegativesRankingLoss(model), features)
+        (ours, one), (theirs, two) = (
+            gradients(model, loss(model), features) for loss in (InfoNCELoss, MultipleNegativesRankingLoss)
+        )
         assert ours == pytest.approx(theirs, rel=1e-12)
         assert_same(one, two, 1e-12)
 
@@ -203,6 +244,17 @@ CACHED = {
     "weighted": {"hard_negative_weight": 3.0},
     "pairs": {"objective": "nt-xent", "negatives_as": "pairs", "mixed": "paper"},
 }
+
+
+def test_cached_gradients_repeat_the_dropout_masks(tiny_bert, triples):
+    model = load(tiny_bert).train()
+    (anchors, *_), found = features_of(model, triples.select(range(8))), []
+    for cached in (False, True):
+        torch.manual_seed(3)
+        loss = InfoNCELoss(model, logits="focal", cached=cached, mini_batch_size=8)
+        found.append(gradients(model, loss, [anchors, anchors]))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
+    assert_same(found[0][1], found[1][1], 1e-12)
 
 
 @pytest.mark.parametrize("name", CACHED)
@@ -246,57 +298,6 @@ def test_negatives_used_as_pairs_are_encoded_twice(tiny_bert, triples):
     assert value == pytest.approx(total / 20, rel=1e-10)
 
 
-@pytest.mark.parametrize("prompts", [{}, {"anchor": "query: ", "positive": "passage: "}, {"negative": "passage: "}])
-@pytest.mark.parametrize("objective", ["infonce", "nt-xent"])
-def test_texts_are_equal_whatever_their_columns_and_prompts(tiny_bert, prompts, objective):
-    """Negative 0 is its own anchor, negative 1 its own positive, negative 2 another row's positive; anchor 3 is
-    positive 2."""
-    model = load(tiny_bert).eval()
-    columns = {
-        "anchor": ["the first sentence", "another one", "and a third one", "c"],
-        "positive": ["a", "b", "c", "d"],
-        "negative": ["The First  sentence", "b", "a", "x"],
-    }
-    features = [model.preprocess(texts, prompt=prompts.get(name)) for name, texts in columns.items()]
-    with torch.no_grad():
-        value, kept = (
-            float(InfoNCELoss(model, objective, keep_duplicates=keep)([dict(each) for each in features], None))
-            for keep in (False, True)
-        )
-        z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
-    known = [{a.lower(), p} for a, p in zip(columns["anchor"], columns["positive"], strict=True)]
-    text_of = [[" ".join(text.lower().split()) for text in texts] for texts in columns.values()]
-    used = [(2, 2), (2, 3)]  # negatives 0 and 1 are left out
-    total, count = 0.0, 0
-    for view in (0, 1) if objective == "nt-xent" else (0,):
-        candidates = [(v, j) for v in ((0, 1) if objective == "nt-xent" else (1,)) for j in range(4)]
-        for i in range(4):
-            terms = [float(z[view][i] @ z[1 - view][i]) / 0.05]
-            related = set().union(*(texts for texts in known if texts & known[i]))
-            for v, j in (*candidates, *used):
-                if text_of[v][j] not in related:
-                    terms.append(float(z[view][i] @ z[v][j]) / 0.05)
-            total -= terms[0] - np.logaddexp.reduce(terms)
-            count += 1
-    assert value == pytest.approx(total / count, rel=1e-9) != pytest.approx(kept, rel=1e-6)
-
-
-def test_hard_negative_weight_applies_to_all_hard_negatives_of_the_anchors_own_row(tiny_bert, triples):
-    model = load(tiny_bert).eval()
-    rows = triples.add_column("more", [*triples["anchor"][11:], *triples["anchor"][:11]]).select(range(6))
-    features = features_of(model, rows)
-    with torch.no_grad():
-        value = float(InfoNCELoss(model, hard_negative_weight=3.0)(features, None))
-        z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
-    total = 0.0
-    for row in range(6):
-        terms = [float(torch.exp(z[0][row] @ z[view][i] / 0.05)) for view in (1, 2, 3) for i in range(6)]
-        terms[6 + row] *= 3
-        terms[12 + row] *= 3
-        total -= np.log(terms[row] / sum(terms))
-    assert value == pytest.approx(total / 6, rel=1e-10)
-
-
 def test_the_loss_accepts_inputs_that_are_not_padded_tokens(sample_rows, tiny_bert):
     """The inputs of a StaticEmbedding are concatenated token ids with offsets."""
     torch.manual_seed(0)
@@ -311,8 +312,7 @@ def test_the_loss_accepts_inputs_that_are_not_padded_tokens(sample_rows, tiny_be
         assert float(value.detach()) == float(loss(features, None))
         ours, theirs = InfoNCELoss(model)(features, None), MultipleNegativesRankingLoss(model)(features, None)
         assert float(ours) == pytest.approx(float(theirs), rel=1e-5)
-    with pytest.raises(InputError, match="StaticEmbedding"):
-        InfoNCELoss(model, cached=True)
+    refuses("StaticEmbedding", InfoNCELoss, model, cached=True)
 
 
 def test_the_error_for_a_missing_package_names_the_extra():
@@ -365,31 +365,26 @@ def test_the_model_card_names_parameters_and_papers(tiny_bert):
     assert "gao2021scaling" in cached.citation
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"objective": "all"}, "objective: 'all' is unknown"),
-        ({"logits": "focl"}, "did you mean focal"),
-        ({"mixed": "published"}, "mixed: 'published'"),
-        ({"negatives_as": "columns"}, "negatives_as"),
-        ({"temperature": 0}, "temperature must be >= 0.0001, got 0"),
-        ({"hard_negative_weight": -1.0}, "hard_negative_weight"),
-        ({"mix_lambda": 1.5}, "mix_lambda"),
-        ({"negatives_as": "pairs"}, 'needs objective="nt-xent"'),
-    ],
-)
-def test_invalid_options_of_the_loss_are_refused(options, message):
-    with pytest.raises(InputError, match=message):
-        InfoNCELoss(torch.nn.Identity(), **options)
+REFUSED_OPTIONS = [
+    ({"objective": "all"}, "objective: 'all' is unknown"),
+    ({"logits": "focl"}, "did you mean focal"),
+    ({"mixed": "published"}, "mixed: 'published'"),
+    ({"negatives_as": "columns"}, "negatives_as"),
+    ({"temperature": 0}, "temperature must be >= 0.0001, got 0"),
+    ({"hard_negative_weight": -1.0}, "hard_negative_weight"),
+    ({"mix_lambda": 1.5}, "mix_lambda"),
+    ({"negatives_as": "pairs"}, 'needs objective="nt-xent"'),
+]
 
 
-def test_a_loss_without_the_columns_it_needs_is_refused(tiny_bert, triples):
+def test_invalid_options_and_missing_columns_of_the_loss_are_refused(tiny_bert, triples):
+    for options, message in REFUSED_OPTIONS:
+        refuses(message, InfoNCELoss, torch.nn.Identity(), **options)
     model = load(tiny_bert)
     features = features_of(model, triples)
-    with pytest.raises(InputError, match="anchor and positive"):
-        InfoNCELoss(model)(features[:1], None)
-    with pytest.raises(ValueError, match="needs a column of hard negatives"):
-        InfoNCELoss(model, hard_negative_weight=2.0)(features[:2], None)
+    refuses("anchor and positive", InfoNCELoss(model), features[:1], None)
+    weighted = InfoNCELoss(model, hard_negative_weight=2.0)
+    refuses("needs a column of hard negatives", weighted, features[:2], None, error=ValueError)
 
 
 @pytest.mark.parametrize("surface", [None, "plain"])
@@ -424,8 +419,7 @@ def test_the_collator_draws_new_negatives_in_every_epoch(tiny_bert, sample_rows,
     dataset = number_rows(Dataset.from_dict({"anchor": texts, "positive": texts, "label": [0.0] * 12}))
     collator = NegativesCollator(model.preprocess, indexed / "tfidf", "anchor", 2, seed=3)
     rows = [dataset[row] for row in (4, 9, 1)]
-    with pytest.raises(InputError, match=r"callbacks=\[collator.callback\]"):
-        collator(rows)
+    refuses(r"callbacks=\[collator.callback\]", collator, rows)
     drawn = []
     for epoch in (0, 1):
         collator.epoch = epoch
@@ -473,29 +467,21 @@ def test_a_resumed_trainer_continues_with_the_same_epochs_and_rows(tiny_bert, sa
     assert rest.seen[-3:] == whole.seen[-3:]
 
 
-@pytest.mark.parametrize(
-    ("message", "call"),
-    [
-        ("column anchor: the dataset already has", lambda d, i: add_negatives(d, i, "anchor", name="anchor")),
-        ("copies", lambda d, i: add_negatives(d, i, "anchor", 0)),
-        ("no TF-IDF index there", lambda d, i: add_negatives(d, "nowhere", "anchor")),
-    ],
-)
-def test_invalid_arguments_for_negatives_are_refused(sample_rows, sample_index, message, call):
+def test_invalid_arguments_for_negatives_are_refused(sample_rows, sample_index):
     dataset = Dataset.from_dict({"anchor": sample_rows[:3]})
-    with pytest.raises(InputError, match=message):
-        call(dataset, sample_index)
+    refuses("column anchor: the dataset already", add_negatives, dataset, sample_index, "anchor", name="anchor")
+    refuses("copies", add_negatives, dataset, sample_index, "anchor", 0)
+    refuses("no TF-IDF index there", add_negatives, dataset, "nowhere", "anchor")
 
 
 def test_negatives_are_not_used_as_positives_of_a_dataset_of_one_column(tiny_bert, sample_rows, sample_index, tmp_path):
     model = load(tiny_bert, double=False)
     dataset = number_rows(Dataset.from_dict({"anchor": sample_rows[:16]}))
     collator = NegativesCollator(model.preprocess, sample_index, "anchor")
-    with pytest.raises(InputError, match="has only one column of texts, so that the loss would use a negative"):
-        fit(model, dataset, InfoNCELoss(model), tmp_path, collator)
+    message = "has only one column of texts, so that the loss would use a negative"
+    refuses(message, fit, model, dataset, InfoNCELoss(model), tmp_path, collator)
     collator.epoch = 0
-    with pytest.raises(InputError, match="has only one column"):
-        collator([{"anchor": "A sentence.", "row": 0, "label": 1}])
+    refuses("has only one column", collator, [{"anchor": "A sentence.", "row": 0, "label": 1}])
     with pytest.warns(UserWarning, match="has only one column"):
         add_negatives(dataset, sample_index, "anchor", row_column="row")
 
@@ -514,8 +500,7 @@ def test_the_evaluator_gives_the_same_scores_as_cse(tiny_bert, sample_rows, tmp_
     lines = (tmp_path / "halves_evaluation_dev_results.csv").read_text(encoding="utf8").splitlines()
     assert lines[0].startswith("epoch,steps,mrr,")
     assert [line.split(",")[1] for line in lines[1:]] == ["2", "4"]
-    with pytest.raises(InputError, match="at least two different sentences of 8 words"):
-        HalvesEvaluator(["short", *[sentences[0]] * 3])
+    refuses("at least two different sentences of 8 words", HalvesEvaluator, ["short", *[sentences[0]] * 3])
 
 
 def gathered_weights_of_a_rank():
@@ -563,8 +548,7 @@ def test_two_processes_give_the_same_weights_as_one(without_dropout, sample_rows
 
 def test_processes_with_different_numbers_of_rows_are_refused(monkeypatch):
     monkeypatch.setattr("cse.sentence_transformers.loss.all_gather", lambda counts: torch.tensor([*counts, 3]))
-    with pytest.raises(InputError, match=r"have 4, 3 rows in a batch.*dataloader_drop_last=True"):
-        check_equal_rows(torch.zeros(4, 2))
+    refuses(r"have 4, 3 rows in a batch.*dataloader_drop_last=True", check_equal_rows, torch.zeros(4, 2))
 
 
 def test_workers_of_a_data_loader_use_the_current_epoch(tiny_bert, sample_rows, sample_index):
@@ -594,55 +578,3 @@ def test_an_evaluation_before_training_uses_the_prompts(without_dropout, sample_
         losses.append(before)
         assert trainer.evaluate()["eval_loss"] == before
     assert losses[0] != losses[1]
-
-
-def test_identical_texts_are_not_used_as_negatives(tiny_bert):
-    model = load(tiny_bert).eval()
-    texts = ["the first sentence", "another one", "the first sentence", "and a third one"]
-    dataset = Dataset.from_dict(
-        {"anchor": texts, "positive": ["a", "b", "c", "d"], "negative": ["x", "another one", "y", "d"]}
-    )
-    features = features_of(model, dataset)
-    with torch.no_grad():
-        value = float(InfoNCELoss(model)(features, None))
-        kept = float(InfoNCELoss(model, keep_duplicates=True)(features, None))
-        assert kept == pytest.approx(float(MultipleNegativesRankingLoss(model)(features, None)), rel=1e-12)
-        z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
-    # Anchors 0 and 2 are equal; negative 1 equals anchor 1, and negative 3 equals positive 3.
-    removed = torch.zeros(4, 8, dtype=torch.bool)
-    removed[0, 2] = removed[2, 0] = removed[:, 5] = removed[:, 7] = True
-    scores = (z[0] @ torch.cat([z[1], z[2]]).T / 0.05).masked_fill(removed, -torch.inf)
-    expected = torch.nn.functional.cross_entropy(scores, torch.arange(4))
-    assert value == pytest.approx(float(expected), rel=1e-12)
-    assert kept != pytest.approx(value, rel=1e-6)
-
-
-def test_the_positives_of_an_anchor_in_other_rows_are_no_negatives(tiny_bert):
-    """Rows 2n and 2n + 1 have the same anchor, and the negative of each is the positive of the other."""
-    model = load(tiny_bert).eval()
-    columns = {
-        "anchor": ["a question", "A  question", "another one", "another one"],
-        "positive": ["first", "second", "third", "fourth"],
-        "negative": ["second", "First", "fourth", "third"],
-    }
-    features = features_of(model, Dataset.from_dict(columns))
-    with torch.no_grad():
-        value = float(InfoNCELoss(model)(features, None))
-        z = [torch.nn.functional.normalize(model(dict(each))["sentence_embedding"], dim=-1) for each in features]
-    scores = z[0] @ torch.cat(z[1:]).T / 0.05
-    own, pair = torch.eye(4, dtype=torch.bool), torch.arange(4) // 2
-    same = pair[:, None] == pair
-    scores = scores.masked_fill(torch.cat([same & ~own, same], dim=1), -torch.inf)
-    assert value == pytest.approx(float(torch.nn.functional.cross_entropy(scores, torch.arange(4))), rel=1e-12)
-
-
-def test_cached_gradients_repeat_the_dropout_masks(tiny_bert, triples):
-    model = load(tiny_bert).train()
-    features = features_of(model, triples.select(range(8)))
-    found = []
-    for cached in (False, True):
-        torch.manual_seed(3)
-        loss = InfoNCELoss(model, logits="focal", cached=cached, mini_batch_size=8)
-        found.append(gradients(model, loss, [features[0], features[0]]))
-    assert found[0][0] == pytest.approx(found[1][0], rel=1e-12)
-    assert_same(found[0][1], found[1][1], 1e-12)

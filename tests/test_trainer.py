@@ -1,4 +1,4 @@
-"""Tests of training: updates, logs, saved files, reproducibility, and defaults of settings."""
+"""Tests of training: updates, logs, saved files, reproducibility, defaults of settings, and checks of a run."""
 
 import io
 import json
@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoTokenizer
 
 import cse
+from conftest import refuses
 from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.augment import AUGMENTATIONS
 from cse.augment.base import Edit
@@ -24,11 +26,13 @@ from cse.data.corpus import Corpus, hold_out
 from cse.encoder.encoder import Encoder
 from cse.evaluation.base import read_pairs
 from cse.evaluation.sts import score_pairs
+from cse.training.batches.checks import cut_off
 from cse.training.loop import resumed_config
-from cse.training.selection import halve
+from cse.training.selection import halve, is_collapsed
 from cse.training.settings.given import flat
 from cse.training.settings.presets import preset_names
 from cse.training.setup import prepare
+from cse.training.watching import SaturationCheck
 from runs import batches_of, records_of, resolved, same_run, weights
 
 DROPOUT = Dropout(DropoutOptions(), Context())
@@ -44,18 +48,13 @@ def steps(folder):
     return records_of(folder)[0]
 
 
-def evaluations(folder):
-    return records_of(folder)[1]
-
-
 def test_a_run_folder_records_settings_versions_and_log(base):
     result = train(base.replace(una=True, loss="focal"))
     names = "best checkpoints config.toml data.json environment.json last log.jsonl result.json"
     assert sorted(path.name for path in result.folder.iterdir()) == names.split()
     again = TrainConfig.from_toml(result.folder / "config.toml")
-    assert again.temperature == 0.07  # default of the focal loss for BERT
-    assert again.objective == "nt-xent"
-    assert again.negatives == ("una",)
+    # 0.07 is the default of the focal loss for BERT.
+    assert (again.temperature, again.objective, again.negatives) == (0.07, "nt-xent", ("una",))
     assert again.options["una"]["radius"] == TfidfIndex.open(base.tfidf).default_radius
     versions = json.loads((result.folder / "environment.json").read_text())["versions"]
     assert versions["torch"] == torch.__version__
@@ -64,7 +63,7 @@ def test_a_run_folder_records_settings_versions_and_log(base):
     assert [record["step"] for record in log if "cos_syn" in record] == [1, 6]
     assert (len(log), result.synthetic_steps) == (6, 2)
     assert {"loss", "lr", "cos_pos", "cos_neg", "cos_syn", "synthetic_steps", "sentences_per_second"} <= set(log[0])
-    assert [record["step"] for record in evaluations(result.folder)] == [0, 3, 6]
+    assert [record["step"] for record in records_of(result.folder)[1]] == [0, 3, 6]
     assert result.best_step == 6
 
 
@@ -88,22 +87,20 @@ def test_no_saved_model_contains_a_local_path(
     shutil.copytree(base.tfidf, folder / "tfidf")
     shutil.copy(scored_pairs, folder / "dev.tsv")
     (folder / "rows.txt").write_text("\n".join(sample_rows[:300]) + "\n")
-    pairs_of_rows = [json.dumps({"anchor": text, "positive": text[10:]}) for text in sample_rows[:300]]
-    (folder / "pairs.jsonl").write_text("".join(f"{line}\n" for line in pairs_of_rows))
+    lines = [json.dumps({"anchor": text, "positive": text[10:]}) for text in sample_rows[:300]]
+    (folder / "pairs.jsonl").write_text("\n".join(lines) + "\n")
     (folder / "methods.py").write_text("")
     monkeypatch.setitem(AUGMENTATIONS._loaded, "with-file", WithFile)
     monkeypatch.chdir(tmp_path)
     place = Path("secretly") if relative else folder
     names = {"model": "tiny", "output": "runs", "cache": "cache", "dev": "dev.tsv", "imports": "methods.py"}
-    config = base.replace(
-        **{name: place / file for name, file in {**names, "tfidf": "tfidf"}.items()},
-        **({"pairs": place / "pairs.jsonl", "corpus": ()} if pairs else {"corpus": place / "rows.txt"}),
-        negatives=("una",) if pairs else ("with-file",),
-        options={} if pairs else {"with-file": {"file": str(place / "rows.txt")}},
-        patience=5,
-        max_steps=2,
-    )
-    result = train(config)
+    values = {name: place / file for name, file in {**names, "tfidf": "tfidf"}.items()}
+    if pairs:
+        values |= {"pairs": place / "pairs.jsonl", "corpus": (), "negatives": ("una",)}
+    else:
+        values |= {"corpus": place / "rows.txt", "negatives": ("with-file",)}
+        values["options"] = {"with-file": {"file": str(place / "rows.txt")}}
+    result = train(config := base.replace(**values, patience=5, max_steps=2))
     again = train(config.replace(model=result.folder / "best", name="second"))
     for run in (result.folder, again.folder):
         saved = [path for name in ("best", "last") for path in (run / name).rglob("*") if path.is_file()]
@@ -111,8 +108,7 @@ def test_no_saved_model_contains_a_local_path(
         secrets = (b"secretly", str(tmp_path).encode(), str(Path.home()).encode() + b"/")
         assert not [path for path in saved if any(secret in path.read_bytes() for secret in secrets)]
     card = (result.folder / "best" / "README.md").read_text()
-    assert "Base model: `tiny`" in card
-    assert 'model = "tiny"' in card
+    assert all(text in card for text in ("Base model: `tiny`", 'model = "tiny"'))
     assert "base_model:" not in card
     assert f"Base model: `{result.folder.name}/best`" in (again.folder / "best" / "README.md").read_text()
 
@@ -148,8 +144,7 @@ def test_held_out_rows_are_distinct_and_long_and_never_used_for_training(sample,
     held, trained = corpus.take(split.held_out), corpus.take(split.train)
     assert len(held) == len(set(held)) == int(0.05 * 2001)
     assert all(len(text.split()) >= 8 for text in held)
-    assert not set(held) & set(trained)
-    assert "" not in trained
+    assert not {*held, ""} & set(trained)
     assert split.blank == 2
     assert not np.array_equal(split.held_out, hold_out(corpus, 4, wanted=True).held_out)
 
@@ -195,11 +190,8 @@ def test_negatives_are_drawn_with_the_options_of_the_run(base, short_rows):
         rows = batch.rows.tolist()
         expected = index.augment([short_rows[row] for row in rows], rows=rows, seed=config.seed, **table)
         assert batch.blocks["synthetic"].texts == expected
-    for field in ("replace_which", "replace_with"):
-        with pytest.raises(InputError, match=f"--{field.replace('_', '-')}"):
-            config.replace(una={field: "odd"})
-    with pytest.raises(InputError, match="--radius"):
-        train(config.replace(una={"radius": "some"}))
+
+    refuses("--radius", lambda: train(config.replace(una={"radius": "some"})))
 
 
 def test_merging_with_the_base_model_changes_only_the_saved_weights(base):
@@ -225,7 +217,7 @@ def test_a_task_that_is_solved_from_the_start_is_reported(minilm, base, short_co
 
 def test_best_is_the_model_with_the_highest_spearman_correlation(base, scored_pairs):
     result = train(base.replace(dev=scored_pairs, eval_every=1))
-    scores = {record["step"]: record["spearman"] for record in evaluations(result.folder)}
+    scores = {record["step"]: record["spearman"] for record in records_of(result.folder)[1]}
     assert result.best_step == max(scores, key=lambda step: (scores[step], -step))
     encoder = Encoder(result.folder / "best", device="cpu")
     (selecting,) = halve({"dev": read_pairs(scored_pairs)})[0].values()
@@ -245,13 +237,12 @@ def test_the_selected_model_is_scored_on_sts_tasks_at_the_end(base, tmp_path, sa
     (tmp_path / "data").mkdir()
     lines = [f"{i % 5}\t{a}\t{b}" for i, (a, b) in enumerate(zip(sample_rows[:20], sample_rows[20:40], strict=True))]
     (tmp_path / "data" / "stsb.test.tsv").write_text("\n".join(lines), encoding="utf8")
-    with pytest.raises(InputError, match=r"stsb\.test\.tsv: 20 pairs, but STS-B has 1,379; .*--allow-partial"):
-        train(base.replace(data=str(tmp_path / "data")))
+    config = base.replace(data=str(tmp_path / "data"))
+    refuses(r"stsb\.test\.tsv: 20 pairs, but STS-B has 1,379; .*--allow-partial", train, config)
     assert not (tmp_path / "runs").exists()
-    assert set(train(base.replace(data=str(tmp_path / "data"), allow_partial=True)).sts) == {"STS-B"}
+    assert set(train(config.replace(allow_partial=True)).sts) == {"STS-B"}
     (tmp_path / "data" / "stsb.test.tsv").write_text("1\ta\tb\nbroken\n")
-    with pytest.raises(InputError, match=r"stsb\.test\.tsv: line 2"):
-        train(base.replace(data=str(tmp_path / "data"), name="faulty"))
+    refuses(r"stsb\.test\.tsv: line 2", train, config.replace(name="faulty"))
     assert not (tmp_path / "runs" / "faulty").exists()
 
 
@@ -276,24 +267,20 @@ def test_a_training_step_equals_one_written_in_plain_pytorch(base):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     views = {}
     for name, twin in (("anchor", "positive"), ("synthetic", "synthetic_positive")):
-        tokens = model.tokenizer(
-            batch.blocks[name].texts, padding=True, truncation=True, max_length=32, return_tensors="pt"
-        )
-        views[name], views[twin] = model.embed({key: torch.cat([value] * 2) for key, value in tokens.items()}).view(
-            2, 8, -1
-        )
+        limits = {"padding": True, "truncation": True, "max_length": 32}
+        tokens = model.tokenizer(batch.blocks[name].texts * 2, **limits, return_tensors="pt")
+        views[name], views[twin] = model.embed(tokens).view(2, 8, -1)
     loss = contrastive_loss(views, logits="focal", objective="nt-xent", temperature=0.05)
     assert loss.item() == pytest.approx(steps(result.folder)[0]["loss"], rel=1e-5)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
-    saved = weights(result.folder)
-    for name, value in model.backbone.state_dict().items():
-        if name in saved:
-            torch.testing.assert_close(saved[name], value, rtol=1e-4, atol=1e-6)
+    state = model.backbone.state_dict()
+    for name, value in weights(result.folder).items():
+        torch.testing.assert_close(value, state[name], rtol=1e-4, atol=1e-6)
 
 
-SIMCSE, UNA_BERT = {"preset": "simcse-bert-base"}, {"preset": "una-bert-base"}
+SIMCSE, UNA_BERT, CONSERT = ({"preset": f"{name}-bert-base"} for name in ("simcse", "una", "consert"))
 
 
 @pytest.mark.parametrize(
@@ -329,10 +316,7 @@ SIMCSE, UNA_BERT = {"preset": "simcse-bert-base"}, {"preset": "una-bert-base"}
         (SIMCSE, "bert-base", None, "epochs max_steps", (1, None)),
         ({**SIMCSE, "max_steps": 9}, "bert-base", None, "epochs max_steps", (None, 9)),
         # Values of a preset that do not apply are dropped.
-        (
-            *({"preset": "consert-bert-base", "pooler": "max"}, "bert-base", None),
-            *("patience pooler eval_pooler", (None, "max", None)),
-        ),
+        ({**CONSERT, "pooler": "max"}, "bert-base", None, "patience pooler eval_pooler", (None, "max", None)),
         ({**SIMCSE, "pairs": "p.csv"}, "bert-base", None, "positive keep_head", ("labelled", True)),
         ({**SIMCSE, "una": True}, "bert-base", None, "objective", ("nt-xent",)),
     ],
@@ -344,7 +328,6 @@ def test_settings_follow_the_order_of_precedence(values, family, own_pooler, fie
 
 
 def test_every_preset_is_a_valid_configuration():
-    assert len(preset_names()) == 55
     for name in preset_names():
         # The supervised presets, and the one for queries, need a file of pairs.
         given = {"pairs": "nli.csv"} if "sup" in name or name == "encoder-queries" else {}
@@ -353,12 +336,6 @@ def test_every_preset_is_a_valid_configuration():
     optimisation = una.optimisation
     assert (optimisation.lr, optimisation.lr_scheduler, optimisation.max_grad_norm) == (5e-6, "constant", 0.0)
     assert (una.options["una"]["radius"], una.options["una"]["every"]) == (4000, 5)
-
-
-def test_a_configuration_read_back_from_toml_is_unchanged(tmp_path):
-    config = TrainConfig(corpus=("a.txt", 'quote".txt'), lr=1e-5, una=True, options={"una": {"radius": 7}})
-    (tmp_path / "c.toml").write_text(config.to_toml(), encoding="utf8")
-    assert TrainConfig.from_toml(tmp_path / "c.toml") == config
 
 
 @pytest.mark.slow
@@ -382,19 +359,16 @@ def test_training_on_texts_in_memory_equals_training_on_a_file(base, sample, sam
     result = train(config, texts=iter(rows))
     assert torch.equal(*(weights(run.folder)["pooler.dense.weight"] for run in (result, other)))
     assert [s["loss"] for s in steps(result.folder)] == [s["loss"] for s in steps(other.folder)]
-    with pytest.raises(InputError, match="texts: cannot be combined with corpus"):
-        train(base, texts=rows)
-    with pytest.raises(InputError, match=r"the run was trained on texts in memory; .*texts="):
-        train(TrainConfig.from_toml(result.folder / "config.toml").replace(name="again"))
-    for texts, message in (("one sentence", "a list of texts was expected"), (["a", 3], "element 1 must be a string")):
-        with pytest.raises(InputError, match=f"texts: {message}"):
-            train(config, texts=texts)
-    with pytest.raises(InputError, match=r"no such file 'A first sentence\.'; name files .*texts="):
-        train(base.replace(corpus=["A first sentence.", "A second one."]))
+    refuses("texts: cannot be combined with corpus", train, base, texts=rows)
+    again = TrainConfig.from_toml(result.folder / "config.toml").replace(name="again")
+    refuses(r"the run was trained on texts in memory; .*texts=", train, again)
+    refuses("texts: element 1 must be a string", train, config, texts=["a", 3])
+    wrong = base.replace(corpus=["A first sentence.", "A second one."])
+    refuses(r"no such file 'A first sentence\.'; name files .*texts=", train, wrong)
     # The run is resumed only with the same texts.
     longer = resumed_config(result.folder, {"max_steps": 8})
-    with pytest.raises(InputError, match="the corpus or the index has changed since the run began"):
-        train(longer, resume=result.folder, texts=rows[:299])
+    changed = {"resume": result.folder, "texts": rows[:299]}
+    refuses("the corpus or the index has changed since the run began", train, longer, **changed)
     assert train(longer, resume=result.folder, texts=rows).steps == 8
 
 
@@ -405,10 +379,8 @@ def test_texts_in_memory_are_cleaned_like_rows_of_a_file():
     assert corpus.take(range(5)) == expected
     assert corpus.joined_lines == 1
     assert corpus.filled().tolist() == [0, 1, 3, 4]
-    with pytest.raises(InputError, match=r"\(texts in memory\): all 2 lines are blank"):
-        Corpus.from_texts(["", " "]).filled()
-    with pytest.raises(InputError, match="at least one sentence"):
-        Corpus.from_texts([]).filled()
+    refuses(r"\(texts in memory\): all 2 lines are blank", lambda: Corpus.from_texts(["", " "]).filled())
+    refuses("at least one sentence", lambda: Corpus.from_texts([]).filled())
 
 
 class Screen(io.StringIO):
@@ -448,15 +420,12 @@ def test_the_clean_development_set_selects_and_is_compared_in_reports(base, tmp_
     for key in (*SEVEN, "stsb.dev", "sickr.train", "sickr.dev"):
         rows = [f"{n % 6}\tword {key} {n}\tanother {key} {n * 7}\n" for n in range(12)]
         (tmp_path / f"{key}.tsv").write_text("".join([*rows, "5\ta test pair\tof all files\n"]))
-    with pytest.raises(InputError, match="--dev clean is made from the STS files of --data; add --data DIR"):
-        train(base.replace(dev="clean"))
+    refuses("--dev clean is made from the STS files of --data; add --data DIR", train, base.replace(dev="clean"))
     result = train(base.replace(dev="clean", data=str(tmp_path), allow_partial=True, max_steps=2))
     sets = held_out(read_run(result.folder)).sets
-    assert {name: len(pairs.gold) for name, pairs in sets.items()} == {
-        "STS-B dev, clean": 12,
-        "SICK-R train and dev, clean": 24,
-    }
-    assert all("spearman/STS-B dev, clean" in record for record in evaluations(result.folder))
+    found = {name: len(pairs.gold) for name, pairs in sets.items()}
+    assert found == {"STS-B dev, clean": 12, "SICK-R train and dev, clean": 24}
+    assert all("spearman/STS-B dev, clean" in record for record in records_of(result.folder)[1])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -465,8 +434,7 @@ def test_scores_without_labels_are_computed_in_the_precision_of_the_run_and_dev_
 ):
     from cse.encoder.trained import SentenceEncoder
 
-    used = []
-    encode = SentenceEncoder.encode
+    used, encode = [], SentenceEncoder.encode
 
     def recorded(self, texts, **settings):
         if len(texts) > 2:  # not the two sentences that an encoder tries when it is loaded
@@ -479,5 +447,129 @@ def test_scores_without_labels_are_computed_in_the_precision_of_the_run_and_dev_
     for dev, expected in (((), precision), (scored_pairs, "fp32")):
         used.clear()
         train(base.replace(max_steps=1, precision=precision, dev=dev))
-        assert expected in used
-        assert set(used) <= {expected, precision}  # with --dev, the check for collapse has the precision of the run
+        # With --dev, the check for collapse has the precision of the run.
+        assert {expected} <= set(used) <= {expected, precision}
+
+
+EMOJI = ["\U0001f600", "\U0001f602", "\U0001f60d", "\U0001f44d"]
+CHINESE = ["北京是中华人民共和国的首都", "上海是一个大城市吗", "我喜欢学习机器学习", "今天天气非常好"]
+
+
+@pytest.fixture
+def of_rows(tmp_path, tiny_bert):
+    """A function that prepares a run on given sentences and builds their TF-IDF index."""
+
+    def start(rows, **values):
+        path = tmp_path / "corpus.txt"
+        path.write_text("".join(row + "\n" for row in rows), encoding="utf8")
+        # The default tokenizer finds no terms in emoji, and an index needs at least one term.
+        TfidfIndex.from_texts([*rows, "word"]).save(tmp_path / "tfidf")
+        settings = {"batch_size": 8, "max_steps": 2, "device": "cpu", "tfidf": tmp_path / "tfidf", **values}
+        return prepare(TrainConfig(corpus=path, model=tiny_bert, output=tmp_path / "runs", **settings))
+
+    return start
+
+
+def test_a_corpus_of_identical_sentences_is_refused(of_rows):
+    message = "^CORPUS: the first {} tokens of all {} sampled sentences are identical"
+    refuses(message.format(32, 200), of_rows, ["one and the same sentence"] * 200)
+    of_rows(["one and the same sentence"] * 199 + ["another one"])
+    rows = ["one and the same sentence" + " again" * i for i in range(1, 20)]
+    refuses(message.format(7, 19), of_rows, rows, max_length=7)
+    of_rows(rows, max_length=64)
+
+
+@pytest.mark.parametrize("positive", ["crop", "delete", "halves", "spans"])
+def test_positives_that_are_all_masked_or_unchanged_are_refused(of_rows, positive):
+    words = [f"word{i}" for i in range(40)]
+    refuses(rf"^--positive {positive}: none of 40 .* use --positive dropout", of_rows, words, positive=positive)
+    of_rows(words, positive="dropout")
+    of_rows([*words, "one sentence of several words"], positive=positive)
+
+
+@pytest.mark.parametrize(
+    ("texts", "remedy"),
+    [(CHINESE, "Chinese, Japanese, Thai"), (EMOJI, "without letters"), (["word"], "the index was built")],
+)
+def test_negatives_that_are_all_unchanged_are_refused_with_advice(of_rows, texts, remedy):
+    rows = [text + end for text in texts for end in ("!" * i for i in range(16 // len(texts)))]
+    refuses(rf"^--negative una: none of 16 sampled .*{remedy}", of_rows, rows, negatives=("una",))
+    of_rows(rows, negatives=("una",), una={"every": 0})
+
+
+def test_truncated_fraction_is_measured_on_the_texts_used_for_training(of_rows, tiny_bert):
+    rows = [" ".join(f"w{(row * 7 + i) % 50}" for i in range(100)) for row in range(16)]
+    whole = of_rows(rows, positive="dropout", max_length=16).facts["text"]
+    tokens = sum(map(len, AutoTokenizer.from_pretrained(tiny_bert)(rows).input_ids))
+    assert "100.0% of the texts truncated to 16 tokens, " in whole
+    assert f"which cuts off {100 - 1600 * len(rows) / tokens:.1f}% of all tokens (--max-length 32 would " in whole
+    spans = {"max_span_words": 8, "min_span_words": 2}
+    short = of_rows(rows, positive="spans", spans=spans, max_length=64).facts["text"]
+    assert "0.0% of the texts truncated to 64 tokens, which cuts off 0.0% of all tokens, " in short
+
+
+def test_truncation_message_gives_the_cost_of_a_larger_maximum_length():
+    lengths = np.array([10, 20, 40, 60])
+    # Of 130 tokens, 10 + 16 + 16 + 16 = 58 remain at length 16, and 10 + 20 + 32 + 32 = 94 (1.6 times 58) at 32.
+    expected = "75.0% of the texts truncated to 16 tokens, which cuts off 55.4% of all tokens"
+    larger = "(--max-length 32 would cut off 27.7%, for 1.6 times the computation)"
+    assert cut_off(lengths, 16, 512) == f"{expected} {larger}"
+    assert cut_off(lengths, 16, 16) == expected
+    assert cut_off(lengths, 64, 512) == "0.0% of the texts truncated to 64 tokens, which cuts off 0.0% of all tokens"
+
+
+def test_an_encoder_is_collapsed_if_its_mrr_is_close_to_that_of_a_random_ranking():
+    for sentences, collapsed, other in ((500, 0.03, 0.05), (15, 0.3, 0.6), (2, 0.75, 1.0)):
+        assert is_collapsed({"mrr": collapsed, "uniformity": -3.6}, sentences)
+        assert not is_collapsed({"mrr": other, "uniformity": -3.6}, sentences)
+
+
+def test_the_saturation_check_ignores_steps_without_positives():
+    check = SaturationCheck("halves", 0.05)
+    assert check.update([{"p_pos": float("nan")}] * 30) is None
+    assert "0.9990" in (check.update([{"p_pos": 0.999}] * 10) or "")
+    assert check.update([{"p_pos": 0.999}] * 10) is None
+
+
+def test_the_mean_cosine_of_negatives_excludes_masked_rows():
+    from cse.losses.contrastive import similarity_summary
+
+    z = torch.eye(3)
+    views = {"anchor": z, "positive": torch.stack([z[0], z[1], z[0]])}
+    assert similarity_summary(views, {"positive": torch.tensor([True, True, False])})["cos_neg"] == 0
+    assert similarity_summary(views)["cos_neg"] > 0
+
+
+def test_collapse_is_reported_even_if_training_did_not_cause_it(run_config):
+    """The [CLS] vectors of a model with random weights are nearly equal before and after training."""
+    result = train(run_config.replace(lr=1e-6, max_steps=3, eval_every=0))
+    assert any("nearly all equal" in note for note in result.verdict["notes"])
+    assert not any("not collapsed" in note for note in result.verdict["notes"])
+
+
+def test_rows_without_a_synthetic_negative_are_masked_and_reported(tmp_path, tiny_bert, sample_rows, cse):
+    rows = [*CHINESE, *sample_rows[:12]]
+    (tmp_path / "mixed.txt").write_text("\n".join(rows), encoding="utf8")
+    assert cse("build-tfidf", "mixed.txt", cwd=tmp_path).returncode == 0
+    done = cse("train", "mixed.txt", "--una", "--model", tiny_bert, "--batch-size", 16, "--max-steps", 1, "--name", "r",
+               "--temperature", 0.05, cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "25% of the sentences have no word that can be replaced" in done.stderr
+    assert "--tokenizer whitespace" in done.stderr
+    (step,) = records_of(tmp_path / "runs" / "r")[0]
+    assert step["masked/synthetic"] == 4
+
+
+def test_printed_row_counts_add_up_to_the_rows_of_the_corpus(tmp_path, tiny_bert, sample_rows, cse):
+    rows = [*sample_rows[:400], "", *sample_rows[:400]]
+    (tmp_path / "twice.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
+    flags = ("--model", tiny_bert, "--max-steps", 1, "--batch-size", 8, "--verbose")
+    done = cse("train", "twice.txt", *flags, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "801 rows" in line]
+    numbers = [int(word.replace(",", "")) for word in line.split() if word.replace(",", "").isdigit()]
+    assert numbers[0] == sum(numbers[1:]) == 801
+    assert "left out because they share a text with held-out rows" in line
+    (line,) = [line for line in done.stderr.splitlines() if "duplicate rows" in line]
+    assert float(re.search(r"(\S+)%", line)[1]) == pytest.approx(50, abs=1)
+    assert "unknown tokens" in done.stderr

@@ -1,4 +1,4 @@
-"""Tests of ``--tokenizer wordpieces``: the pieces of a model's WordPiece tokenizer as terms of TF-IDF, UNA and BM25."""
+"""Pieces of WordPiece tokenizers: as terms of TF-IDF, UNA and BM25, and of the words that `cse doctor` counts."""
 
 import json
 import pickle
@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from itertools import chain, pairwise, product
+from types import SimpleNamespace
 from unicodedata import category
 
 import pyarrow as pa
@@ -14,7 +15,11 @@ import pytest
 from safetensors import safe_open
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from cse import Encoder, InputError, SearchIndex, TfidfIndex, train
+from conftest import refuses
+from cse import Encoder, SearchIndex, TfidfIndex, train
+from cse.encoder.resolve import find_model
+from cse.encoder.trained import load_tokenizer
+from cse.encoder.vocabulary import MIN_COUNT, count_words
 from cse.search.fusion import Fusion
 from cse.tfidf.pieces import Pieces
 from cse.training.loop import resumed_config
@@ -243,13 +248,10 @@ def test_the_index_is_stored_with_its_tokenizer(tmp_path, pieces, tiny_pieces):
     assert copied.augment(rows) == opened.augment(rows) == index.augment(rows)
     assert (copied.transform(rows) != index.transform(rows)).nnz == 0
     tiny_pieces.save(tmp_path / "i")
-    with pytest.raises(InputError, match="is not the tokenizer with which the index was built"):
-        TfidfIndex.open(tmp_path / "i")
+    refuses("is not the tokenizer with which the index was built", TfidfIndex.open, tmp_path / "i")
     (tmp_path / "i" / "tokenizer.json").write_text("{", encoding="utf8")
-    with pytest.raises(InputError, match=r"tokenizer\.json: is not the tokenizer .*; build the index again"):
-        TfidfIndex.open(tmp_path / "i")
-    with pytest.raises(InputError, match="give the attribute pieces"):
-        TfidfIndex.from_bytes(index.to_bytes())
+    refuses(r"tokenizer\.json: is not the tokenizer .*; build the index again", TfidfIndex.open, tmp_path / "i")
+    refuses("give the attribute pieces", TfidfIndex.from_bytes, index.to_bytes())
 
 
 def test_merging_needs_the_same_tokenizer(tmp_path, pieces, tiny_pieces):
@@ -260,34 +262,27 @@ def test_merging_needs_the_same_tokenizer(tmp_path, pieces, tiny_pieces):
     whole = TfidfIndex.from_texts([*rows_of("de"), *rows_of("zh")], **words)
     assert TfidfIndex.open(tmp_path / "m").to_bytes() == merged.to_bytes() == whole.to_bytes()
     TfidfIndex.from_texts(GERMAN, tokenizer="wordpieces", pieces=tiny_pieces).save(tmp_path / "c")
-    with pytest.raises(InputError, match="wordpieces of the tokenizer"):
-        TfidfIndex.merge([tmp_path / "a", tmp_path / "c"], tmp_path / "m")
+    refuses("wordpieces of the tokenizer", TfidfIndex.merge, [tmp_path / "a", tmp_path / "c"], tmp_path / "m")
 
 
 def test_tokenizers_of_other_kinds_are_refused():
     unigram = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0)], 0))
     for other, kind in ((unigram, "Unigram"), (bert(["[UNK]"], handle_chinese_chars=False), "WordPiece")):
-        with pytest.raises(InputError, match=rf"the tokenizer of m \({kind}\) does not split text as BERT's does"):
-            Pieces.of(other, "m")
-    with pytest.raises(InputError, match="the tokenizer of m has no fast version"):
-        Pieces.of(object(), "m")
+        refuses(rf"the tokenizer of m \({kind}\) does not split text as BERT's does", Pieces.of, other, "m")
+    refuses("the tokenizer of m has no fast version", Pieces.of, object(), "m")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--tokenizer", "wordpieces"], "wordpieces needs the tokenizer of a model"),
-        (["--model", "tiny"], "--model belongs to --tokenizer wordpieces"),
-        (["--tokenizer", "wordpieces", "--model", "tiny", "--nfkc"], "--nfkc has no effect"),
-        (["--tokenizer", "wordpieces", "--model", "tiny", "--no-lowercase"], "--no-lowercase has no effect"),
-        (["--tokenizer", "wordpieces", "--model", "tiny", "--engine", "ray"], "--engine ray cannot be combined"),
-        (["--tokenizer", "wordpieces", "--model", "./none"], "./none: no such folder"),
-    ],
-)
-def test_options_that_do_not_suit_the_tokenizer_are_refused(tmp_path, tiny_bert, cse_here, options, message):
+def test_options_that_do_not_suit_the_tokenizer_are_refused(tmp_path, tiny_bert, cse_here):
     (tmp_path / "a.txt").write_text("\n".join(GERMAN), encoding="utf8")
-    given = [str(tiny_bert) if option == "tiny" else option for option in options]
-    refused(cse_here("build-tfidf", "a.txt", *given, cwd=tmp_path), message)
+    for flags, message in (
+        ("--tokenizer wordpieces", "wordpieces needs the tokenizer of a model"),
+        (f"--model {tiny_bert}", "--model belongs to --tokenizer wordpieces"),
+        (f"--tokenizer wordpieces --model {tiny_bert} --nfkc", "--nfkc has no effect"),
+        (f"--tokenizer wordpieces --model {tiny_bert} --no-lowercase", "--no-lowercase has no effect"),
+        (f"--tokenizer wordpieces --model {tiny_bert} --engine ray", "--engine ray cannot be combined"),
+        ("--tokenizer wordpieces --model ./none", "./none: no such folder"),
+    ):
+        refused(cse_here("build-tfidf", "a.txt", *flags.split(), cwd=tmp_path), message)
     assert not (tmp_path / "tfidf").exists()
 
 
@@ -302,20 +297,17 @@ def test_a_run_uses_the_pieces_of_its_model_and_can_be_resumed(
     una = {"una": {"every": 1, "use_as": "hard-negatives", "tokenizer": "wordpieces"}}
     config = run_config.replace(tfidf=str(index), negatives=("una",), save_every=2, log_every=100, **una)
     whole = train(config.replace(name="whole"))
-    with pytest.raises(MemoryError, match="a crash"):
-        train(config.replace(name="cut"), Stop(5))
+    refuses("a crash", train, config.replace(name="cut"), Stop(5), error=MemoryError)
     cut = whole.folder.with_name("cut")
     same_run(whole.folder, train(resumed_config(cut), resume=cut).folder)
-    with pytest.raises(InputError, match="--tokenizer wordpieces --model MODEL"):
-        train(config.replace(tfidf=str(short_corpus.with_name("tfidf")), name="words"))
+    of_words = config.replace(tfidf=str(short_corpus.with_name("tfidf")), name="words")
+    refuses("--tokenizer wordpieces --model MODEL", train, of_words)
     TfidfIndex.build(short_corpus, tokenizer="wordpieces", pieces=pieces).save(tmp_path / "other")
     message = f"--tfidf: the index has the pieces of another tokenizer than {tiny_bert}"
-    with pytest.raises(InputError, match=message):
-        train(config.replace(tfidf=str(tmp_path / "other"), name="other"))
+    refuses(message, train, config.replace(tfidf=str(tmp_path / "other"), name="other"))
     shutil.rmtree(index)
     (tmp_path / "other").rename(index)
-    with pytest.raises(InputError, match=message):
-        train(resumed_config(cut), resume=cut)
+    refuses(message, train, resumed_config(cut), resume=cut)
 
 
 def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glove, cse_here):
@@ -338,11 +330,9 @@ def test_hybrid_search_finds_pieces_that_are_not_words(tmp_path, tiny_bert, glov
     search = ("search", tiny_bert, "-o", tmp_path / "index", "--query", "replayed", "--bm25-tokenizer")
     ran(cse_here(*search, "wordpieces", "--hybrid", "--json", cwd=tmp_path))
     refused(cse_here(*search, "wordpieces", cwd=tmp_path), "--bm25-tokenizer has no effect without --hybrid")
-    with pytest.raises(InputError, match="--bm25-tokenizer"):
-        Fusion(bm25_tokenizer="letters")
+    refuses("--bm25-tokenizer", Fusion, bm25_tokenizer="letters")
     other = SearchIndex.build(Encoder(glove), texts, tmp_path / "glove")
-    with pytest.raises(InputError, match="has no fast version"):
-        other.prepare(fusion)
+    refuses("has no fast version", other.prepare, fusion)
 
 
 def test_the_hash_depends_only_on_what_determines_the_pieces(tokenizer, pieces):
@@ -353,3 +343,91 @@ def test_the_hash_depends_only_on_what_determines_the_pieces(tokenizer, pieces):
     assert Pieces.of(other, "other").terms([GERMAN[1] * 9]) == pieces.terms([GERMAN[1] * 9])
     other.normalizer = normalizers.BertNormalizer(lowercase=True)
     assert Pieces.of(other, "other").hash != pieces.hash
+
+
+TRICKY = [
+    "The Boundary-Layer: na\u00efve caf\u00e9, CAF\u00c9! (don't) e_mail",
+    "  two  spaces\tand a tab; \u4e2d\u6587 words, 3.14 x2 abc123 ",
+    "",
+    "Zw\u00f6lf Boxk\u00e4mpfer \u201cquoted\u201d \u2014 dash\u00a0nbsp e\u0301 combining",
+]
+
+
+@pytest.fixture(scope="module")
+def rows(short_rows):
+    """Sentences with invented words, which the tokenizer of the tiny model divides; several are equally frequent."""
+    words = [a + b + c for a in ("blon", "kra", "zwei") for b in ("avi", "ortu") for c in ("rog", "smet", "x2", "nd")]
+    return [f"The {words[number % 24 % (number % 5 + 20)]}, then: {row}" for number, row in enumerate(short_rows)]
+
+
+@pytest.fixture(scope="module")
+def words_file(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("words") / "words.txt"
+    path.write_text("\n".join(rows) + "\n", encoding="utf8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny_tokenizer(tiny_bert):
+    return load_tokenizer(find_model(str(tiny_bert)))
+
+
+def test_words_and_pieces_equal_those_of_the_tokenizer_on_whole_texts(tiny_tokenizer, rows):
+    """The tokenizer gives a word number to each token of a whole text."""
+    counts, pieces = Counter(), {}
+    for text in [*rows, *TRICKY]:
+        found = tiny_tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+        words = {}
+        for number, (start, end), piece in zip(found.word_ids, found.offsets, found.tokens, strict=True):
+            words.setdefault(number, []).append((text[start:end], piece))
+        for parts in words.values():
+            word = tiny_tokenizer.backend_tokenizer.normalizer.normalize_str("".join(part for part, _ in parts))
+            counts[word] += 1
+            pieces[word] = tuple(piece for _, piece in parts)
+    found = count_words(tiny_tokenizer, [rows, TRICKY], "test")
+    assert found.words == counts.total()
+    assert found.tokens == sum(count * len(pieces[word]) for word, count in counts.items())
+    assert found.unknown == sum(count for word, count in counts.items() if "[UNK]" in pieces[word]) > 0
+    for number in range(1, 6):
+        tokens = sum(count * number for word, count in counts.items() if len(pieces[word]) == number)
+        assert found.by_pieces.get(number, 0) == tokens
+    known = {word for word in counts if counts[word] >= MIN_COUNT and "[UNK]" not in pieces[word]}
+    divided = {word for word in known if word.isalnum() and any(map(str.isalpha, word)) and len(pieces[word]) > 1}
+    expected = {word: (counts[word], pieces[word], counts[word] * (len(pieces[word]) - 1)) for word in divided}
+    assert len(expected) > 20
+    assert {each.word: (each.count, each.pieces, each.saved) for each in found.divided} == expected
+
+
+def test_a_tokenizer_without_words_is_refused():
+    other = SimpleNamespace(backend_tokenizer=Tokenizer(models.WordPiece({"[UNK]": 0}, unk_token="[UNK]")))
+    message = "--model m: the tokenizer does not divide a text into words first"
+    refuses(message, count_words, other, [["a text"]], "--model m")
+
+
+def test_doctor_lists_the_divided_words_of_the_model(cse, words_file, rows, tiny_bert, tiny_tokenizer):
+    done = ran(cse("doctor", "--model", tiny_bert, words_file, "--top", 7, "--json"))
+    found, expected = json.loads(done)["model"], count_words(tiny_tokenizer, [rows], "test")
+    assert found["tokens"] == sum(len(ids) - 2 for ids in tiny_tokenizer(rows)["input_ids"])
+    assert (found["words"], found["divided_words"]) == (expected.words, len(expected.divided))
+    assert [each["word"] for each in found["listed_words"]] == [each.word for each in expected.divided[:7]]
+    assert found["listed_words"][0]["saved_share"] == expected.divided[0].saved / expected.tokens
+    assert found["token_share_divided"] == pytest.approx(1 - expected.by_pieces[1] / expected.tokens)
+    shown = ran(cse("doctor", "--model", tiny_bert, words_file, "--top", 7))
+    assert all(each.word in shown for each in expected.divided[:7])
+    assert f"{expected.tokens:,} tokens" in shown
+
+
+def test_doctor_counts_texts_that_the_model_reads_as_the_same_tokens(cse, tmp_path, tiny_bert):
+    long = "word " * 40
+    rows = ["one row", "One  row", "ONE ROW ", "\u00f3ne row", "another", f"{long} a", f"{long} b", ""]
+    (tmp_path / "c.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
+    done = ran(cse("doctor", tmp_path / "c.txt", "--model", tiny_bert, "--json"))
+    assert json.loads(done)["model"]["equal_texts"] == 2
+    shown = cse("doctor", tmp_path / "c.txt", "--model", tiny_bert).stdout.replace("\n", " ")
+    assert "2 texts have the first 32 tokens of another text" in shown
+
+
+def test_doctor_refuses_options_that_cannot_work(cse, words_file):
+    refused(cse("doctor", words_file, "--top", 3), "--top has no effect without --model")
+    refused(cse("doctor", words_file, "--model", "./none"), "./none: no such folder")
+    refused(cse("doctor", words_file, "--model", "minilm", "-"), "--model reads CORPUS twice")
