@@ -57,7 +57,7 @@ def reproduce_command(
     small: Annotated[
         bool,
         Opt(
-            "With effects, train rows for 100 steps on the package's sample, and judge by halves of its sentences.",
+            "With effects, train rows for 60 steps on the package's sample, and judge by halves of its sentences.",
             excludes=("data", "corpus", "pairs", "files", "dev", "smoke", "stored", "also"),
         ),
     ] = False,

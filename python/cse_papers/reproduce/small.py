@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from cse.evaluation.base import Encodes
     from cse.reports.style import Panel
 
-STEPS = 100
+STEPS = 60
 """Steps of a run, and of the masked language modelling that makes the base."""
 JUDGED = 1000
 """Sentences at the end of the sample that judge, and are not trained on."""
