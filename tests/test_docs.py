@@ -244,6 +244,13 @@ def stored_result(name):
     return json.loads((ROOT / "benches" / "results" / name).read_text("utf8"))
 
 
+def test_the_table_of_hybrid_ranking_is_the_stored_one():
+    page = (ROOT / "docs" / "domain.md").read_text(encoding="utf8")
+    for name, row in stored_result("pool.json").items():
+        values = rf"{row['vectors']:.1f} \| {row['bm25']:.1f} \| {re.escape(format(row['pool'], '+.1f'))}"
+        assert re.search(rf"^\| {name}( \(\w+\))? \| {values} \|$", page, re.MULTILINE), name
+
+
 def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
     readme, evaluation = ((ROOT / name).read_text("utf8") for name in ("README.md", "docs/evaluation.md"))
     for page, indent in ((readme, ""), (evaluation, "    ")):

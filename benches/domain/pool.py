@@ -32,6 +32,7 @@ from cse.search import pool as hybrid
 from cse.search.bm25 import Bm25, terms_for
 from cse.search.index import LONG_SAMPLE
 from cse.search.pool import LEAST_READ
+from cse.ties import best
 from domain_scores import Collection
 
 Array = npt.NDArray[np.float64]
@@ -72,11 +73,11 @@ class Scored:
         read, _ = share_read(encoder, sample[:: max(1, len(sample) // LONG_SAMPLE)])
         self.readable = readability(encoder.tokenizer, sample).good and read >= LEAST_READ
 
-    def ndcg(self, scores: Array) -> Array:
-        """nDCG@10 x 100 of each query; equal scores are in the order of the documents."""
-        best = np.argpartition(-scores, 9, axis=1)[:, :10]
-        best = np.take_along_axis(best, np.argsort(-np.take_along_axis(scores, best, 1), 1, kind="stable"), 1)
-        gain: Array = 100 * (np.take_along_axis(self.relevance, best, 1) @ self.discount) / self.ideal
+    def ndcg(self, scores: Array, sizes: Array | float = 1.0) -> Array:
+        """nDCG@10 x 100 of each query; scores that are the same (``cse.ties``) are in the order of the documents."""
+        gain: Array = (
+            100 * (np.take_along_axis(self.relevance, best(scores, 10, sizes), 1) @ self.discount) / self.ideal
+        )
         return gain
 
 
@@ -154,7 +155,8 @@ def main() -> None:
         dense, lexical = rows_standardised(scored.dense), rows_standardised(scored.lexical)
         code = scored.terms.tokenizer == "code"
         weight = (hybrid.CODE if code else hybrid.READABLE) if scored.readable else hybrid.UNREADABLE
-        pool = scored.ndcg(pooled(dense, lexical, hybrid.DENSE, hybrid.LEXICAL, weight, hybrid.EXPONENT))
+        scores = pooled(dense, lexical, hybrid.DENSE, hybrid.LEXICAL, weight, hybrid.EXPONENT)
+        pool = scored.ndcg(scores, 1 + hybrid.DENSE / scored.dense.std(axis=1, keepdims=True))
         found = searched(scored, encoder, hybrid=True)
         assert np.allclose(pool, found), f"{scored.name}: SearchIndex and the formulas differ"
         draws = generator.integers(0, len(base), (RESAMPLES, len(base)))
@@ -185,10 +187,14 @@ def main() -> None:
         if not others:
             continue
         safe = [each for each in GRID if min(table[each] for table in others) >= WORST] or GRID
-        best = max(safe, key=lambda each: float(np.mean([table[each] for table in others])))
-        regret = max(own.values()) - own[best]
-        print(f"{name:12}{best}  change {own[best]:+.1f}, regret {regret:.1f}")
-        rows[name] |= {"chosen_on_others": best, "change_of_chosen": round(own[best], 2), "regret": round(regret, 2)}
+        chosen = max(safe, key=lambda each: float(np.mean([table[each] for table in others])))
+        regret = max(own.values()) - own[chosen]
+        print(f"{name:12}{chosen}  change {own[chosen]:+.1f}, regret {regret:.1f}")
+        rows[name] |= {
+            "chosen_on_others": chosen,
+            "change_of_chosen": round(own[chosen], 2),
+            "regret": round(regret, 2),
+        }
     changed = [row["pool"] for row in rows.values()]
     print(f"\n--hybrid: mean {np.mean(changed):+.1f}, worst {min(changed):+.1f}")
     if options.json:
