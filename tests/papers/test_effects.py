@@ -228,12 +228,20 @@ def test_the_file_of_a_base_has_weights_of_eight_bits_and_is_refused_if_they_cha
     for name, before in weights[0].items():
         step = np.abs(before).max(-1, keepdims=True) / 127 if before.ndim == 2 else 0 * before
         assert (np.abs(weights[1][name] - before) <= step * 0.501).all(), name
-    renamed = file.rename(file.with_name("base-0123456789abcdef.zip"))
-    with pytest.raises(InputError, match="do not have the hash in its name; copy the file again"):
+    assert {path.name for path in file.parent.iterdir()} == {file.name}
+    renamed = file.with_name("base-0123456789abcdef.zip")
+    renamed.write_bytes(file.read_bytes())
+    with pytest.raises(InputError, match="not the one in its name; copy it again"):
         unpack(renamed, tmp_path / "new")
-    renamed.write_bytes(b"PK")
-    with pytest.raises(InputError, match="is not the file of a base"):
-        unpack(renamed, tmp_path / "new")
+    for damaged in (
+        b"PK",
+        file.read_bytes()[:-200],
+        file.read_bytes().replace(b"model.safetensors", b"model.safetensorz"),
+    ):
+        renamed.write_bytes(damaged)
+        with pytest.raises(InputError, match="is not the file of a base, or is damaged"):
+            unpack(renamed, tmp_path / "new")
+    assert not any((tmp_path / "new").glob("*"))  # a whole file can be copied to the same name
 
 
 def test_a_setting_that_is_invalid_is_refused_before_the_base_is_made(tmp_path, monkeypatch):

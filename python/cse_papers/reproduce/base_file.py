@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import sys
 import zipfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -38,41 +40,49 @@ def pack(model: Path, folder: Path) -> Path:
     contents = {**{name: (model / name).read_bytes() for name in FILES}, WEIGHTS: save(tensors)}
 
     def write(part: BinaryIO) -> None:
-        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        with zipfile.ZipFile(part, "w") as archive:
             for name, content in contents.items():
-                archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+                archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED, 9)
 
+    with TemporaryDirectory() as temporary:
+        key = _save(tensors, Path(temporary))
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "base.zip"
+    file = folder / f"base-{key}.zip"
     write_atomically(file, write)
-    key = weights_key(str(unpack(file, folder / "base")))
-    return file.rename(folder / f"base-{key}.zip")
+    return file
 
 
-def unpack(file: Path, folder: Path) -> Path:
-    """Writes the model in a file to a folder, unless it exists; returns the folder. Raises ``InputError`` for another
-    file, and for weights that do not have the hash in its name."""
-    from safetensors.numpy import load, save_file
+def unpack(file: Path, place: Path) -> Path:
+    """Returns the folder of the model in a file, which is written to ``place`` unless it exists. Raises ``InputError``
+    for another file, and for weights that do not have the hash in its name."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
 
+    folder = place / file.stem
+    if folder.exists():
+        return folder
     try:
         with zipfile.ZipFile(file) as archive:
             contents = {name: archive.read(name) for name in (*FILES, WEIGHTS)}
         tensors = load(contents.pop(WEIGHTS))
-    except (zipfile.BadZipFile, KeyError, ValueError):
-        raise InputError(f"--base {file}: is not the file of a base; see docs/reproduce.md") from None
-    weights = {name: each for name, each in tensors.items() if not name.endswith(SCALE)}
-    for name in weights:
-        if name + SCALE in tensors:
-            weights[name] = weights[name].astype(np.float32) * tensors[name + SCALE]
-    if not folder.exists():
-        with fresh_folder(folder) as part:
-            for name, content in contents.items():
-                (part / name).write_bytes(content)
-            save_file(weights, part / WEIGHTS, {"format": "pt"})
-    _, named, key = file.stem.rpartition("base-")
-    if named and weights_key(str(folder)) != key:
-        raise InputError(f"--base {file}: the weights do not have the hash in its name; copy the file again")
+    except (zipfile.BadZipFile, zlib.error, KeyError, SafetensorError):
+        raise InputError(f"--base {file}: is not the file of a base, or is damaged; see docs/reproduce.md") from None
+    with fresh_folder(folder) as part:
+        for name, content in contents.items():
+            (part / name).write_bytes(content)
+        if (key := _save(tensors, part)) not in file.stem:
+            raise InputError(f"--base {file}: the weights have the hash {key}, not the one in its name; copy it again")
     return folder
+
+
+def _save(tensors: Mapping[str, Any], folder: Path) -> str:
+    """Writes the weights of a file in float32 to a folder; returns their hash."""
+    from safetensors.numpy import save_file
+
+    weights = {name: each.astype(np.float32) for name, each in tensors.items() if not name.endswith(SCALE)}
+    weights |= {name: each * tensors[name + SCALE] for name, each in weights.items() if name + SCALE in tensors}
+    save_file(weights, folder / WEIGHTS, {"format": "pt"})
+    return weights_key(str(folder))
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -157,7 +157,7 @@ def reproduce_command(
     if lab is not None and base is not None and Path(base).suffix == ".zip":
         from .base_file import unpack
 
-        settings["model"] = str(unpack(Path(base), made / Path(base).stem))
+        settings["model"] = str(unpack(Path(base), made))
     if lab is not None and small:
         from .small import run_small, small_work
 

@@ -69,8 +69,8 @@ class Work:
 
 
 def run(chosen: Plan, work: Work) -> set[str]:
-    """Runs the cells that are not stored yet, and stores them. A run that fails, for lack of memory say, does not stop
-    the others; then ``RunError`` is raised at the end, or in a trial, the names of the rows that fail are returned."""
+    """Runs the cells that are not stored yet, and stores them. A run that fails, for example for lack of memory, does
+    not stop the others: ``RunError`` is raised at the end. In a trial, the names of the rows that fail are returned."""
     from cse.encoder.device import set_threads
 
     failed: set[str] = set()
@@ -81,6 +81,7 @@ def run(chosen: Plan, work: Work) -> set[str]:
         if path.exists():  # the process was killed after it had stored the cell
             finish(path, work.keep_models)
     for number, (cell, finished) in enumerate(outcomes(chosen.wanted, work), 1):
+        named = f"{number:,} of {len(chosen.wanted):,}, {cell.name}: " if work.jobs > 1 else ""
         try:
             record = finished()
         except Exception as error:  # whatever a method raises
@@ -88,7 +89,7 @@ def run(chosen: Plan, work: Work) -> set[str]:
                 raise
             failed.add(cell.row.name)
             faults.append(f"{cell.name}: {error}")
-            printing.say(f"  fails: {error}")
+            printing.say(f"  {named}fails: {error}")
             continue
         chosen.add(cell, record)
         if work.smoke:
@@ -97,7 +98,6 @@ def run(chosen: Plan, work: Work) -> set[str]:
         scores = ", ".join(
             f"{name if name != '*' else 'score'} {value:.2f}" for name, value in record["scores"].items()
         )
-        named = f"{number:,} of {len(chosen.wanted):,}, {cell.name}: " if work.jobs > 1 else ""
         printing.say(f"  {named}{scores}; {record['seconds']:.0f} s")
     if faults and not work.smoke:
         raise RunError(
