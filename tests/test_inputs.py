@@ -133,15 +133,15 @@ def records(*found):
 TEXT_EXPECTED, NESTED = "column 'a' must be text, got ", b"[" * 200_000 + b"]" * 200_000
 # Name and content of a table, the column that is read, and the message.
 FAULTS = [
-    ("t.csv", b"id,text,z\n1,a b,x\n", "nope", "has no column 'nope'; its columns are: id, text, z"),
-    ("t.tsv", b"id\ttext\tz\n1\ta b\tx\n", "nope", "has no column 'nope'; its columns are: id, text, z"),
+    ("t.csv", b"id,text,z\n1,a b,x\n", "nope", "no column 'nope'; its columns are: id, text, z"),
+    ("t.tsv", b"id\ttext\tz\n1\ta b\tx\n", "nope", "no column 'nope'; its columns are: id, text, z"),
     (
         "t.jsonl",
         records({"id": 1, "text": "a b", "z": "x"}),
         "nope",
-        "has no column 'nope'; its columns are: id, text, z",
+        "no column 'nope'; its columns are: id, text, z",
     ),
-    ("t.csv", b"text,b\nx,y\nx,y,z\n", "text", "record at line 3 has 3 fields, but the first line"),
+    ("t.csv", b"text,b\nx,y\nx,y,z\n", "text", "has 3 fields, but the first line names 2 columns"),
     ("t.csv", b"", "text", "its columns are: none, it has no record"),
     ("t.csv", b"text\nfine\nbad \xff byte\n", "text", "row 2 of column text"),
     ("t.csv", b"caf\xe9,b\nhello,x\n", "b", "check its form"),
