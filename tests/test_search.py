@@ -252,8 +252,9 @@ def test_equal_texts_are_tied_in_row_order_in_any_division_of_the_vectors(monkey
     for row in range(5, 300, 7):
         texts[row] = texts[2]
     same = [2, *range(5, 300, 7)]
-    for size in (1 << 16, 50, 1):
+    for size, products in ((1 << 16, 1 << 21), (1 << 16, 1000), (50, 1000), (1, 1 << 21)):
         monkeypatch.setattr(writing, "BATCH", size)
+        monkeypatch.setattr(searching, "PRODUCTS", products)
         index = SearchIndex.build(encoder, texts)
         for queries in ([texts[2]], [texts[2], *texts[10:90]]):  # several are multiplied together
             for hybrid in (False, True):
@@ -262,11 +263,14 @@ def test_equal_texts_are_tied_in_row_order_in_any_division_of_the_vectors(monkey
                 assert len({hit.score for hit in hits}) == 1
 
 
-@pytest.mark.parametrize("size", [1 << 16, 37])
+@pytest.mark.parametrize(("size", "products"), [(1 << 16, 1 << 21), (1 << 16, 90), (37, 1 << 21), (37, 90)])
 @pytest.mark.parametrize("passages", [None, 8])
-def test_a_search_in_blocks_equals_brute_force_for_any_number_of_queries(monkeypatch, encoder, passages, size):
+def test_a_search_in_blocks_equals_brute_force_for_any_number_of_queries(
+    monkeypatch, encoder, passages, size, products
+):
     """A row is ranked by its best passage, which is the text of the hit."""
     monkeypatch.setattr(writing, "BATCH", size)
+    monkeypatch.setattr(searching, "PRODUCTS", products)
     monkeypatch.setattr(searching, "QUERIES", 5)
     texts = [*some_texts(200, most=40), "", "word1"]
     index = SearchIndex.build(encoder, texts, passages=passages)
@@ -465,7 +469,7 @@ def test_cse_search_builds_the_index_once_and_answers_queries(corpus, cse, answe
     assert hybrid["queries"][0]["hits"][0]["score"] < 0  # a logarithm
 
 
-def test_the_folder_of_an_index_stands_for_the_model_that_built_it(corpus, cse, answered, glove):
+def test_the_folder_of_an_index_stands_for_the_model_that_built_it(corpus, cse_here, answered, glove):
     flags = ("--column", "text", "--prompt", "word1 word2 ", "--dims", "5", "-o", "made", "--query", "word3")
     (queries,) = answered("glove:v.txt", "c.csv", *flags)["queries"]
     index = SearchIndex.build(Encoder(glove, prompt="word1 word2 ", dims=5), some_texts(50))
@@ -481,26 +485,26 @@ def test_the_folder_of_an_index_stands_for_the_model_that_built_it(corpus, cse, 
         (("made", "--dims", "6"), "made: was built with --dims 5"),
         (("glove:v.txt", "-o", "made"), "made: was built with --prompt 'word1 word2 '"),
     ]:
-        refused(cse("search", *arguments, "--query", "word3", cwd=corpus), message)
+        refused(cse_here("search", *arguments, "--query", "word3", cwd=corpus), message)
     (corpus / "v.txt").rename(corpus / "w.txt")
-    done = cse("search", "../made", "--query", "word3", cwd=corpus / "other")
+    done = cse_here("search", "../made", "--query", "word3", cwd=corpus / "other")
     refused(done, f"../made: was built with glove:{corpus / 'v.txt'} ", "no such file")
     refuses(r"made: .*v.txt: .*; the index was built with this model", SearchIndex.open, corpus / "made")
 
 
-def test_cse_search_updates_the_index_of_a_changed_corpus(corpus, cse):
+def test_cse_search_updates_the_index_of_a_changed_corpus(corpus, cse_here):
     lines = (corpus / "c.csv").read_text(encoding="utf8").splitlines(keepends=True)
     command = ("search", "glove:v.txt", "c.csv", "--column", "text", "--id", "name", "--query", "word3 word9")
     for _ in range(2):
-        assert "rows kept" not in cse(*command, cwd=corpus).stderr
+        assert "rows kept" not in cse_here(*command, cwd=corpus).stderr
     (corpus / "c.csv").write_text("".join([*lines[:5], "new,word3 word9\n", *lines[8:]]), encoding="utf8")
-    done = cse("search", "search", *command[2:], "--json", cwd=corpus)
+    done = cse_here("search", "search", *command[2:], "--json", cwd=corpus)
     assert "search: 47 rows kept, 1 encoded, 3 dropped\n" in done.stderr
     value = json.loads(done.stdout)
     assert value["changes"] == {"kept": 47, "encoded": 1, "dropped": 3}
     assert value["queries"][0]["hits"][0]["id"] == "new"
     (corpus / "c.csv").write_text("name,text\n1,another text\n", encoding="utf8")
-    refused(cse(*command, cwd=corpus), "search: contains other texts, and none of this corpus", "--rebuild")
+    refused(cse_here(*command, cwd=corpus), "search: contains other texts, and none of this corpus", "--rebuild")
 
 
 def test_search_refuses_invalid_arguments(corpus, cse_here):
@@ -701,11 +705,11 @@ def test_invalid_arguments_and_files_are_refused(corpus, cse_here):
         refused(cse_here("mine", "glove:v.txt", "c.txt", *flags.split(), cwd=corpus), phrase)
 
 
-def test_rows_are_mined_from_an_index_with_passages(corpus, cse, glove):
+def test_rows_are_mined_from_an_index_with_passages(corpus, cse_here, glove):
     texts = (corpus / "c.txt").read_text(encoding="utf8").split("\n")[:-1]
     SearchIndex.build(Encoder(glove), texts, corpus / "cut", passages=8)
     flags = ["c.txt", "-o", "t.csv", "--queries", "c.txt", "--index", "cut", "--ranks", "4-50"]
-    ran(cse("mine", glove, *flags, cwd=corpus))
+    ran(cse_here("mine", glove, *flags, cwd=corpus))
     assert len((corpus / "t.csv").read_text(encoding="utf8").splitlines()) == 1921
 
 

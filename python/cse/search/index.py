@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,10 +35,10 @@ from .fusion import Fusion
 from .pool import CODE, LEAST_READ, READABLE, UNREADABLE, Pool
 from .rows import (
     AGAIN,
-    BATCH,
     ENCODED,
     ROWS,
     Floats,
+    Hashes,
     Numbers,
     Progress,
     Rows,
@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
 
 # Texts that are encoded, and then stored, together; queries that are searched for together; rows from which the first
-# limits of a search are found; pairs of vectors that are multiplied in float64 together; and texts whose tokens are
-# counted to see whether the model reads them.
-BLOCK, QUERIES, FIRST, PAIRS, LONG_SAMPLE = 4096, 256, 1024, 1024, 50
+# limits of a search are found; products that are in memory together; pairs of vectors that are multiplied in float64
+# together; and texts whose tokens are counted to see whether the model reads them.
+BLOCK, QUERIES, FIRST, PRODUCTS, PAIRS, LONG_SAMPLE = 4096, 256, 1024, 1 << 21, 1024, 50
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,8 @@ class SearchIndex:
                 for start in range(0, len(unseen), BLOCK):
                     some = unseen[start : start + BLOCK]
                     part = path / ENCODED.replace("*", f"{hashes[some[0]]:016x}")
-                    write(part, settings, iter([encoded(encoder, settings, corpus, some, batch_size, more)]))
+                    batch = encoded(encoder, settings, corpus, some, hashes[some], batch_size, more)
+                    write(part, settings, iter([batch]), sync=False)  # a damaged one is encoded again
                     known.append(Rows(part, check=False))
                 write(path / ROWS, settings, gathered(known, corpus, listed))
                 rows = Rows(path / ROWS, check=False)
@@ -285,9 +286,7 @@ class SearchIndex:
         numbers = [number for number, text in enumerate(asked) if text.strip()]
         wanted = scaled(vectors, self._rows.settings)[numbers]
         if fusion is None:
-            # Fewer in the case of rows with many passages, whose batches are larger.
-            step = max(1, QUERIES * BATCH // max(BATCH, *map(len, self.vectors)))
-            parts = (wanted[start : start + step] for start in range(0, len(wanted), step))
+            parts = (wanted[start : start + QUERIES] for start in range(0, len(wanted), QUERIES))
             found = [hits for part in parts for hits in self._hits(part, *self._nearest(part, k), k)]
         else:
             words = self._words(fusion)
@@ -309,14 +308,14 @@ class SearchIndex:
         limits = np.full(len(queries), -np.inf, dtype=np.float32)
         found: list[tuple[Numbers, Numbers, Floats]] = []
         # Reused, because a large array costs about as much when it is first written to as the products in it.
-        memory = np.empty(len(queries) * max(map(len, self.vectors)), dtype=np.float32)
-        start = merged = 0
-        for array in self.vectors:
-            first, last = np.searchsorted(self._starts, [start, start + len(array)]).tolist()
-            products = memory[: len(queries) * len(array)].reshape(len(queries), len(array))
-            np.matmul(queries, array.T, out=products)
+        memory = np.empty(0, dtype=np.float32)
+        merged = 0
+        for first, last, array in self._parts(max(1, PRODUCTS // len(queries))):
+            size = len(queries) * len(array)
+            memory = memory if size <= len(memory) else np.empty(size, dtype=np.float32)
+            products = np.matmul(queries, array.T, out=memory[:size].reshape(len(queries), len(array)))
             if last - first < len(array):
-                products = np.maximum.reduceat(products, self._starts[first:last] - start, axis=1)
+                products = np.maximum.reduceat(products, self._starts[first:last] - self._starts[first], axis=1)
             if not merged and last - first >= k:
                 limits = below(np.partition(products[:, : max(k, FIRST)], -k, axis=1)[:, -k])
             numbers, rows = np.divmod(np.flatnonzero(products >= limits[:, None]), max(last - first, 1))
@@ -328,9 +327,17 @@ class SearchIndex:
                     limits = below(values[order[np.searchsorted(numbers[order], np.arange(len(queries))) + k - 1]])
                 kept = values >= limits[numbers]
                 found, merged = [(numbers[kept], rows[kept], values[kept])], last
-            start += len(array)
         order = np.argsort(found[0][0], kind="stable")
         return found[0][0][order], found[0][1][order]
+
+    def _parts(self, size: int) -> Iterator[tuple[int, int, Floats]]:
+        """Yields the first row, the end, and the vectors of successive rows with about ``size`` vectors in an array."""
+        start = 0
+        for array in self.vectors:
+            cuts = np.append(np.arange(start, start + len(array), size), start + len(array))
+            for first, last in pairwise(np.unique(np.searchsorted(self._starts, cuts)).tolist()):
+                yield first, last, array[self._starts[first] - start : self._starts[last] - start]
+            start += len(array)
 
     def _pooled(self, query: Floats, words: Floats, k: int, fusion: Fusion) -> list[Hit]:
         """Returns the k rows with the best pooled scores, given the BM25 scores of all rows, blank ones too."""
@@ -451,7 +458,13 @@ class SearchIndex:
 
 
 def encoded(
-    encoder: Encoder, settings: dict[str, Any], corpus: Corpus, rows: Numbers, batch_size: int, progress: Progress
+    encoder: Encoder,
+    settings: dict[str, Any],
+    corpus: Corpus,
+    rows: Numbers,
+    hashes: Hashes,
+    batch_size: int,
+    progress: Progress,
 ) -> pa.RecordBatch:
     """Encodes rows of a corpus, whole or in passages; returns their hashes and passages."""
     texts = corpus.take(rows)
@@ -467,7 +480,7 @@ def encoded(
     if not by_row:
         progress(len(texts))
     spans = np.array([span for spans in cut for span in spans], dtype=np.uint32).reshape(-1, 2)
-    return batch_of({"hash": pa.array(corpus.hashes()[rows])}, counts, spans, scaled(vectors, settings))
+    return batch_of({"hash": pa.array(hashes)}, counts, spans, scaled(vectors, settings))
 
 
 def checked_ids(ids: Iterable[str], rows: int) -> list[str]:

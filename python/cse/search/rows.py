@@ -44,8 +44,8 @@ VERSION, ROWS, ENCODED = 6, "rows.arrow", "encoded-*.arrow"
 # What precedes the checksum in the metadata, what stands in its place while it is computed, and bytes of a file that
 # are hashed together.
 CHECK, NO_CHECK, CHECKED = b'"checksum": "', "0" * 32, 1 << 20
-# About the number of vectors of a record batch, which are searched together, by up to 256 queries, in 8 MB of products.
-BATCH = 1 << 13
+# About the number of vectors of a record batch.
+BATCH = 1 << 16
 
 
 class Rows:
@@ -97,15 +97,21 @@ class Rows:
         return [column[int(row)].as_py() for row in rows]
 
 
-def checksum(data: mmap.mmap) -> tuple[int, bytes]:
-    """Returns where the checksum of a file is stored, and the checksum of all other bytes."""
-    at = data.rfind(CHECK) + len(CHECK)
-    sums = [_core.hash_bytes(data[start : min(start + CHECKED, at)]) for start in range(0, at, CHECKED)]
+def checksum(data: mmap.mmap, release: bool = False) -> tuple[int, bytes]:
+    """Returns where the checksum of a file is stored, and the checksum of all other bytes.
+
+    With ``release``, pages that were read are unmapped, so that memory does not grow by the size of the file.
+    """
+    at, sums = data.rfind(CHECK) + len(CHECK), []
+    for start in range(0, at, CHECKED):
+        sums.append(_core.hash_bytes(data[start : min(start + CHECKED, at)]))
+        if release:
+            data.madvise(mmap.MADV_DONTNEED, start, CHECKED)
     return at, _core.hash_bytes("".join(sums).encode() + data[at + len(NO_CHECK) :]).encode()
 
 
-def write(path: Path, settings: dict[str, Any], batches: Iterator[pa.RecordBatch]) -> None:
-    """Writes record batches to a file, atomically."""
+def write(path: Path, settings: dict[str, Any], batches: Iterator[pa.RecordBatch], sync: bool = True) -> None:
+    """Writes record batches to a file, atomically; ``sync`` waits until the disk has it."""
     first = next(batches)
     about = {"cse": io.dumps({**settings, "version": VERSION, "checksum": NO_CHECK})}
 
@@ -114,11 +120,12 @@ def write(path: Path, settings: dict[str, Any], batches: Iterator[pa.RecordBatch
             for batch in chain([first], batches):
                 writer.write_batch(batch)
         file.flush()
-        at, value = checksum(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        at, value = checksum(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), release=True)
         file.seek(at)
         file.write(value)
         file.flush()
-        os.fsync(file.fileno())
+        if sync:
+            os.fsync(file.fileno())
 
     io.write_atomically(path, save)
 
