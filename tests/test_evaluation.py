@@ -286,7 +286,8 @@ def test_vectors_are_the_same_in_every_output_format(cse, tiny_bert, sample_rows
         piped = cse("encode", tiny_bert, "--pooler", "avg", stdin=(tmp_path / "in.txt").read_bytes(), text=False)
         assert piped.stdout == output.read_bytes()
         refused(
-            cse("encode", tiny_bert, "-o", "x.csv", stdin="a b\n"), "the name must end in one of .npy, .safetensors"
+            cse("encode", tiny_bert, "-o", "x.csv", stdin="a b\n"),
+            "must end in .npy, .safetensors or .parquet",
         )
     elif suffix == ".safetensors":
         found = load_file(output)["embeddings"]

@@ -218,8 +218,7 @@ def generate_command(
     has pairs of a generated text (the anchor) and its row (the positive), for cse train --pairs FILE.jsonl. If the
     command is interrupted, run it again to resume.
     """
-    if not output.endswith((".txt", ".jsonl")):
-        raise InputError(f"-o {output}: the name must end in .txt or .jsonl")
+    printing.check_suffix(output, ".txt", ".jsonl")
     from cse.data.corpus import Corpus
     from cse.encoder.device import set_threads
 

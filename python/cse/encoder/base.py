@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -229,12 +228,3 @@ def unit(vectors: Vectors) -> Vectors:
     """Returns vectors of unit length; zero vectors stay as they are."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.maximum(norms, 1e-12)  # type: ignore[no-any-return]
-
-
-FORMATS = (".npy", ".safetensors", ".parquet")
-
-
-def check_format(output: str) -> None:
-    """Raises ``InputError`` if the suffix of a file of embeddings is not one of ``FORMATS``."""
-    if Path(output).suffix not in FORMATS:
-        raise InputError(f"-o {output}: the name must end in one of {', '.join(FORMATS)}")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import signature
@@ -20,7 +18,6 @@ from sentence_transformers.sentence_transformer import modules as library
 from sentence_transformers.util import quantize_embeddings
 from torch import nn
 
-from .._core import __version__
 from ..errors import InputError, check_list, for_python, unknown
 from ..io import copy_files
 from ..progress import counting
@@ -38,11 +35,11 @@ from .modules import (
     normalizes,
     split,
 )
-from .older_names import load_as_stored, write_older_names
+from .older_names import load_as_stored, write_facts, write_older_names
 from .other import ENCODERS, OtherEncoder
 from .pooling import POOLERS
 from .pooling_modules import MaskPooling, pooler_of, pooling_modules
-from .resolve import base_of, family_in, find_folder, naming_model, naming_panics
+from .resolve import base_of, family_in, find_folder, naming_model, naming_panics, quiet
 from .tokens import TOKENIZING, pad
 
 # Number of texts that are sorted by length at a time.
@@ -422,12 +419,7 @@ class Encoder(TextEncoder, SentenceTransformer):
                     backend.no_padding()
         with self._as_in_evaluation():
             super().save(path, *arguments, **settings)
-        file = Path(path) / "config_sentence_transformers.json"
-        stored = json.loads(file.read_text(encoding="utf8"))
-        stored["__version__"]["cse"] = __version__
-        stored |= {"cse_family": self.family} if self.family else {}
-        stored |= {"cse_dims": list(self.trained_dims)} if self.trained_dims else {}
-        file.write_text(json.dumps(stored, indent=2, sort_keys=True) + "\n", encoding="utf8")
+        write_facts(Path(path), cse_family=self.family, cse_dims=list(self.trained_dims))
         if isinstance(transformer, Transformer) and (self.keeps_tokenizer or transformer.do_lower_case):
             load_as_stored(Path(path), transformer.tokenizer)
         write_older_names(Path(path), self.max_seq_length if isinstance(transformer, Transformer) else None)
@@ -464,15 +456,3 @@ class Encoder(TextEncoder, SentenceTransformer):
     def _update_default_model_id(self, model_card: str) -> str:
         """Returns the card of a model with its name on the hub in the code that loads it."""
         return model_card.replace("this/folder", self.model_card_data.model_id or "this/folder")
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Context manager in which the libraries show neither progress bars nor warnings; their errors are raised."""
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

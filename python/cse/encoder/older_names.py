@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from .._core import __version__
+
 # Pooling modes by their keys before release 5.4, in the order in which they are concatenated.
 LEGACY_MODES = {
     "pooling_mode_cls_token": "cls",
@@ -40,6 +42,14 @@ def write_older_names(folder: Path, max_length: int | float | None) -> None:
         elif "Pooling" in kind:
             write(part / "config.json", _pooling(read(part / "config.json")))
     write(folder / "modules.json", modules)
+
+
+def write_facts(folder: Path, **facts: Any) -> None:
+    """Adds the version of cse, and those facts that are not empty, to the configuration of a saved model."""
+    path = folder / "config_sentence_transformers.json"
+    stored = read(path) | {name: value for name, value in facts.items() if value}
+    stored["__version__"]["cse"] = __version__
+    path.write_text(json.dumps(stored, indent=2, sort_keys=True) + "\n", encoding="utf8")
 
 
 def write_limit(folder: Path, max_length: int) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import pickle
 import re
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -202,6 +203,18 @@ def check_folder(folder: Path) -> None:
 
 
 # Errors while a model is read
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Context manager in which the libraries show neither progress bars nor warnings; their errors are raised."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..errors import InputError
 from . import masked
 from .device import pick_precision
-from .encoder import Encoder, quiet
+from .encoder import Encoder
 from .fast.packing import encode_packed, is_hooked, is_packable
 from .modules import (
     Head,
@@ -30,7 +30,7 @@ from .modules import (
     split,
 )
 from .pooling_modules import pooler_of, pooling_modules
-from .resolve import Source, naming_model
+from .resolve import Source, naming_model, quiet
 from .tokens import POOLED
 
 # Modules after the pooling with which an encoder can be trained.

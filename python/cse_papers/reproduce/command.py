@@ -120,8 +120,7 @@ def reproduce_command(
     if picture is not None:
         from cse.reports.style import require_extra
 
-        if Path(picture).suffix not in (".png", ".svg"):
-            raise InputError(f"--picture {picture}: the name must end in .png or .svg")
+        printing.check_suffix(picture, ".png", ".svg", flag="--picture")
         require_extra("--picture")
     if not published.suite:
         raise InputError(

@@ -87,7 +87,7 @@ def _train(
     from torch.nn.functional import cross_entropy
     from transformers import AutoTokenizer, BertForMaskedLM
 
-    from cse.encoder.encoder import quiet
+    from cse.encoder.resolve import quiet
 
     schedule, batch = settings["schedule"], settings["batch"]
     tokenizer: Any = AutoTokenizer.from_pretrained(base)

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 
 from ...data import readers
-from ...encoder.base import check_format
 from ...errors import InputError
 from ...io import write_atomically
 from ...options import If, Opt
@@ -106,7 +105,7 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
     is_device = place.exists() and not place.is_file() and not place.is_dir()  # such as /dev/null or a pipe
     target = None if output is None or is_device else output
     if target is not None:
-        check_format(target)
+        printing.check_suffix(target, ".npy", ".safetensors", ".parquet")
         os.stat(place.parent)
     for item in readers.resolve(sentences or ["-"], encoding.column):  # before torch is imported
         if isinstance(item, str) and item != "-":

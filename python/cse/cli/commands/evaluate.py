@@ -342,8 +342,7 @@ def check_picture(picture: str) -> None:
     from ...reports.style import require_extra
 
     require_extra("cse compare --picture")
-    if Path(picture).suffix not in (".png", ".svg"):
-        raise InputError(f"--picture {picture}: the name must end in .png or .svg")
+    printing.check_suffix(picture, ".png", ".svg", flag="--picture")
 
 
 def draw_geometry(names: Sequence[str], results: Sequence[Comparison], picture: str) -> None:
