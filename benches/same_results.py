@@ -108,7 +108,8 @@ try:
     from cse.cli.commands import methods as combined
     from cse.encoder.resolve import Source
     from cse.training.settings.names import SETTINGS, TABLES, method_flags
-    from cse.training.settings.resolve import recipe_reason, resolve
+    from cse.training.settings.described import public_toml, recipe_reason
+    from cse.training.settings.resolve import resolve
 except ImportError:  # of version 34e655e7
     from cse.training.settings import precedence as combined
     from cse.training.settings.precedence import recipe_reason, resolve, with_preset
@@ -133,7 +134,7 @@ def final(config, family, own_pooler=None, precision=None):
     else:
         resolved = resolve(config, lambda name: Source(name, name, name, family, own_pooler))
         resolved = resolved.changed(precision=precision) if precision else resolved
-        loss, public = setup.describe_loss(resolved.loss, resolved.contrastive), resolved.public_toml()
+        loss, public = setup.describe_loss(resolved.loss, resolved.contrastive), public_toml(resolved)
     return resolved, "\n".join([resolved.to_toml(), recipe_reason(resolved, family), loss, public])
 
 def resolved(family, *others, **values):

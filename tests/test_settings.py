@@ -20,7 +20,7 @@ from cse.cli.command import Text
 from cse.options import SIGNS, If, Opt, combination_fault, options_of, parse_options
 from cse.training.folder.stored import repeated
 from cse.training.loop import resumed_config
-from cse.training.settings.given import flat, merge
+from cse.training.settings.flat import flat, merge
 from cse.training.settings.names import SETTINGS, TABLES, method_flags
 from cse.training.setup import prepare
 from runs import resolved

@@ -69,6 +69,7 @@ class Opt:
     """Option of a method: on the command line, a value also switches the method on, and 0 switches it off."""
     may_change: bool = False  # setting of a run: whether the value may change when the run is resumed
     same_results: bool = False  # setting of a run: whether the value has no effect on what the run computes
+    private: bool = False  # setting of a run: whether it names files of the user, so that model cards leave it out
 
 
 @dataclass(frozen=True)
@@ -255,6 +256,11 @@ def parse_options(name: str, group: type[Any], table: Mapping[str, Any]) -> Any:
     )
 
 
+def conditions(given: str | If | tuple[str | If, ...]) -> list[If]:
+    """Returns the conditions of ``Opt.needs`` or ``Opt.excludes``."""
+    return [If(item) if isinstance(item, str) else item for item in (given if isinstance(given, tuple) else (given,))]
+
+
 def combination_fault(
     options: Iterable[Option], names: Iterable[str], value_of: Callable[[str], Any], flag_of: Callable[[str], str]
 ) -> str | None:
@@ -265,9 +271,8 @@ def combination_fault(
         if option.name not in named or value is None or value == () or (value is option.default is False):
             continue
         this = flag_of(option.name)
-        for kind, conditions in (("needs", option.opt.needs), ("excludes", option.opt.excludes)):
-            for item in conditions if isinstance(conditions, tuple) else (conditions,):
-                condition = If(item) if isinstance(item, str) else item
+        for kind, given in (("needs", option.opt.needs), ("excludes", option.opt.excludes)):
+            for condition in conditions(given):
                 if condition.holds(value_of(condition.option)) == (kind == "needs"):
                     continue
                 other = flag_of(condition.option)
@@ -313,6 +318,7 @@ Column = Annotated[
 EncodingErrors = Annotated[Literal["strict", "replace"], Opt("How to handle invalid UTF-8.")]
 MaxLineBytes = Annotated[int, Ge(1), Le(2**40), Opt("Maximum length of a row in bytes.", "N")]
 Cache = Annotated[
-    str | None, Opt("Cache folder for large inputs.", "DIR", "the user's cache", may_change=True, same_results=True)
+    str | None,
+    Opt("Cache folder for large inputs.", "DIR", "the user's cache", may_change=True, same_results=True, private=True),
 ]
 Imports = Annotated[tuple[str, ...], Opt("Python file that registers methods.", "FILE.py", flag="--import", paths=True)]

@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..io import LineFile, dumps, parse_json, write_text
 from ..registry import Registry
 from .callbacks import Callback
-from .settings.given import merge
+from .settings.flat import merge
 
 if TYPE_CHECKING:
     from .run import Run

@@ -39,9 +39,10 @@ from .judging import Judge
 from .run import Run
 from .selection import EvaluationData, open_evaluation
 from .settings.declared import Loss, Methods, Model, Optimisation, Output
+from .settings.described import public_text, public_toml, recipe_reason
 from .settings.given import TrainConfig
 from .settings.presets import is_published
-from .settings.resolve import Resolved, recipe_reason, resolve
+from .settings.resolve import Resolved, resolve
 from .step.acceleration import accelerate, has_no_dropout
 from .step.encode import Forward, rates_of
 from .step.optimiser import Schedule, build_optimizer
@@ -186,8 +187,8 @@ def describe(
         **({"prompt": rows.prompts.describe()} if rows.prompts.anchor or rows.prompts.document else {}),
     }
     made = f"Synthetic negatives: {'; '.join(synthetic)}." if synthetic else "No synthetic negatives."
-    card = settings.public_text(f"Loss: {facts['loss']}. Positives: {name}. {made}")
-    public = {"config": settings.public_toml(), "methods": card}
+    card = public_text(settings, f"Loss: {facts['loss']}. Positives: {name}. {made}")
+    public = {"config": public_toml(settings), "methods": card}
     return facts, {"model": model.model, "seed": settings.output.seed, **public}
 
 

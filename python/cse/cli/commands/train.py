@@ -15,7 +15,7 @@ from ...options import Opt, Option, options_of, phrase
 from ...progress import duration
 from ...training.callbacks import ProgressCallback, by_sentence, header, score_text
 from ...training.settings.declared import GROUPS
-from ...training.settings.given import flat
+from ...training.settings.flat import flat
 from ...training.settings.names import method_flags
 from ...training.settings.presets import conditions, families
 from .. import options, printing
@@ -166,7 +166,8 @@ def train_command(
     from ...registry import parse_setting
     from ...training.data import check_inputs
     from ...training.folder.stored import differences, repeated, resumed_config
-    from ...training.settings.given import TrainConfig, merge, read_toml
+    from ...training.settings.flat import merge
+    from ...training.settings.given import TrainConfig, read_toml
     from ...training.settings.resolve import with_preset
 
     chosen = given_values({"corpus": corpus, **values})

@@ -10,7 +10,8 @@ from typing import Any
 from ...augment import AUGMENTATIONS
 from ...errors import InputError
 from ...options import options_of
-from ..settings.given import TrainConfig, flat, merge
+from ..settings.flat import flat, merge
+from ..settings.given import TrainConfig
 from ..settings.names import SETTINGS, flag
 from ..settings.resolve import Resolved, other_limit
 from .find import CONFIG, config_file, find_checkpoint

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from ...encoder.pooling import POOLERS
 from ...options import (
     Cache,
     Column,
@@ -46,7 +47,7 @@ DERIVED: Any = None
 class Data:
     """Data"""
 
-    corpus: Annotated[tuple[str, ...], Opt(flag="CORPUS", paths=True, hidden=True)] = ()
+    corpus: Annotated[tuple[str, ...], Opt(flag="CORPUS", paths=True, hidden=True, private=True)] = ()
     """Text files, patterns or tables (``cse.data.readers.resolve``). Default: the files of the TF-IDF index."""
     pairs: Annotated[
         tuple[str, ...],
@@ -55,6 +56,7 @@ class Data:
             "FILE",
             paths=True,
             excludes="corpus",
+            private=True,
         ),
     ] = ()
     columns: Annotated[
@@ -75,7 +77,8 @@ class Data:
         float | None, Opt("Use only the rows of --pairs with at least this score.", "X", needs="pairs")
     ] = None
     tfidf: Annotated[
-        Tfidf | None, Opt(default="./tfidf, if it was built from exactly these files; else built for the run")
+        Tfidf | None,
+        Opt(default="./tfidf, if it was built from exactly these files; else built for the run", private=True),
     ] = None
     """See ``cse.training.data.RunIndex``."""
     column: Annotated[Column, Opt(excludes=If("pairs", why="whose columns --columns names"))] = None
@@ -96,11 +99,7 @@ class Model:
     ] = DERIVED
     pooler: Annotated[
         Pooler,
-        Opt(
-            "Pooling of token vectors: cls, cls_before_pooler, avg, avg_top2, avg_first_last, avg_embed_last, max, "
-            "mean_sqrt_len_tokens, weightedmean, lasttoken or mask.",
-            default="the model's own, else cls",
-        ),
+        Opt(f"Pooling of token vectors: {', '.join(POOLERS)}.", default="the model's own, else cls"),
     ] = DERIVED
     """See ``cse.encoder.pooling.POOLERS``."""
     eval_pooler: Annotated[
@@ -322,6 +321,7 @@ class Evaluation:
             "half judges it. clean: STS-B dev and SICK-R train and dev of --data, without pairs of the test sets.",
             "FILE|clean",
             paths=True,
+            private=True,
         ),
     ] = ()
     """Each row holds a score and two sentences; see ``cse.evaluation.base.read_pairs``. Default: held-out rows
@@ -351,7 +351,9 @@ class Evaluation:
     judged_queries: Annotated[
         str | None,
         Opt(
-            "Folder of queries and relevance judgements, in the format of BEIR, that judge best/ at the end.", "FOLDER"
+            "Folder of queries and relevance judgements, in the format of BEIR, that judge best/ at the end.",
+            "FOLDER",
+            private=True,
         ),
     ] = None
     eval_every: Annotated[
@@ -366,7 +368,14 @@ class Evaluation:
         ),
     ] = None
     data: Annotated[
-        str | None, Opt("Evaluate best/ on the STS files in DIR at the end.", "DIR", may_change=True, same_results=True)
+        str | None,
+        Opt(
+            "Evaluate best/ on the STS files in DIR at the end.",
+            "DIR",
+            may_change=True,
+            same_results=True,
+            private=True,
+        ),
     ] = None
     allow_partial: Annotated[
         bool, Opt("Accept incomplete STS files.", may_change=True, same_results=True, needs="data")
@@ -377,7 +386,9 @@ class Evaluation:
 class Output:
     """Run"""
 
-    output: Annotated[str, Opt("Folder that contains the runs.", "DIR", short="-o", same_results=True)] = "runs"
+    output: Annotated[
+        str, Opt("Folder that contains the runs.", "DIR", short="-o", same_results=True, private=True)
+    ] = "runs"
     name: Annotated[
         str | None, Opt("Name of the run's folder.", default="from model, loss, negatives and seed", same_results=True)
     ] = None

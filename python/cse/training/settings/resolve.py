@@ -7,7 +7,6 @@ does not import torch.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -18,7 +17,8 @@ from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES
 from ...losses.options import ContrastiveOptions
 from ...options import options_of
 from .declared import GROUPS, Data, Evaluation, Loss, Methods, Model, Optimisation, Output
-from .given import TrainConfig, merge, tables_of, to_toml
+from .flat import merge, tables_of, to_toml
+from .given import TrainConfig
 from .names import LOSS_SETTINGS, contrastive_options
 from .presets import defaults, families, is_published, preset_values
 from .refusals import without_effect
@@ -72,36 +72,6 @@ class Resolved:
         if self.loss.loss in CONTRASTIVE_LOSSES:
             used[CONTRASTIVE] = {name: value for name, value in used[CONTRASTIVE].items() if name not in LOSS_SETTINGS}
         return replace(self, options={name: table for name, table in used.items() if table})
-
-    def public_toml(self) -> str:
-        """Returns the settings as TOML without those that name data, and with paths without their folders."""
-        from ...encoder.saving import public_name
-
-        private: dict[str, Any] = dict.fromkeys(("cache", "patience", "data", "judged_queries", "tfidf"))
-        private |= dict.fromkeys(("corpus", "pairs", "columns", "dev"), ())
-        private |= {"model": public_name(self.model.model), "output": "runs"}
-        private["imports"] = _without_folder(self.methods.imports)
-        options = {
-            name: {key: _without_folder(value) for key, value in table.items()} for name, table in self.options.items()
-        }
-        if self.data.pairs:  # these settings are valid only with pairs
-            private |= {"positive": "dropout", "where": None, "min_score": None}
-            options.get(CONTRASTIVE, {}).pop("hard_negative_weight", None)
-        return to_toml(replace(self, options=options).changed(**private).values(), None)
-
-    def public_text(self, text: str) -> str:
-        """Returns a description of methods in which the paths of options have no folders, as in ``public_toml``."""
-        for value in (value for table in self.options.values() for value in table.values()):
-            if isinstance(value, str) and value:
-                text = text.replace(value, _without_folder(value))
-        return text
-
-
-def _without_folder(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return type(value)(_without_folder(item) for item in value)
-    local = isinstance(value, str) and "/" in value and (os.path.isabs(value) or os.path.exists(value))
-    return os.path.basename(value) if local else value
 
 
 class _Complete(TrainConfig):
@@ -168,16 +138,3 @@ def other_limit(values: Mapping[str, Any]) -> str | None:
     """Returns the one of ``epochs`` and ``max_steps`` that must not be filled in, because only the other was given."""
     limits = [name for name in ("epochs", "max_steps") if values.get(name) is not None]
     return {"epochs": "max_steps", "max_steps": "epochs"}[limits[0]] if len(limits) == 1 else None
-
-
-def recipe_reason(settings: Resolved, family: str | None) -> str:
-    """Returns a text that says where the values that were not given come from, and why."""
-    preset = settings.given.get("preset")
-    if preset is not None and (preset, family) != ("encoder", "encoder"):
-        return f"preset {preset}"
-    if family != "encoder":
-        return f"defaults of {family}"
-    kept = ["its similarities are kept"] if "keep-similarities" in settings.loss.loss_terms else []
-    cut = ["short passages of the rows are the positives"] if settings.methods.positive == "spans" else []
-    why = " and ".join([*kept, *cut])
-    return f"encoder: the model is already a sentence encoder{f', so {why}' if why else ''}"
