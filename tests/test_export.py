@@ -175,8 +175,10 @@ def test_invalid_exports_are_refused(exported, tiny_bert, scored_pairs, tmp_path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["xlnet", "longformer"])
-def test_models_that_the_exporter_cannot_read_are_refused_in_one_sentence(tiny_bert, tmp_path, cse, kind, onnxruntime):
-    done = cse("export", transformer(tmp_path / kind, kind, tiny_bert), "--onnx")
+def test_models_that_the_exporter_cannot_read_are_refused_in_one_sentence(
+    tiny_bert, tmp_path, cse_here, kind, onnxruntime
+):
+    done = cse_here("export", transformer(tmp_path / kind, kind, tiny_bert), "--onnx")
     refused(done, f"models of the type {kind} cannot be exported to ONNX")
     assert len(done.stderr.splitlines()) <= 3
     assert not (tmp_path / kind / "onnx").exists()
@@ -383,9 +385,11 @@ def card_of(folder):
 
 
 @pytest.mark.slow
-def test_a_copy_states_licence_and_language_and_is_uploaded_with_its_card(cse, one_finished_run, tmp_path, monkeypatch):
+def test_a_copy_states_licence_and_language_and_is_uploaded_with_its_card(
+    cse_here, one_finished_run, tmp_path, monkeypatch
+):
     run, copy, sent = one_finished_run, tmp_path / "mine", {}
-    assert ran(cse("export", run, "-o", copy, "--license", "apache-2.0", "--language", "en")) == f"{copy}\n"
+    assert ran(cse_here("export", run, "-o", copy, "--license", "apache-2.0", "--language", "en")) == f"{copy}\n"
     card, before = card_of(copy), card_of(run / "best")
     assert (card.data.license, card.data.language) == ("apache-2.0", ["en"])
     assert (card.text, card.data.tags) == (before.text, before.data.tags)

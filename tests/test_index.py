@@ -189,9 +189,9 @@ def test_terms_have_the_case_and_unicode_normal_form_set_by_the_options():
         assert tokens(text, nfkc=True, lowercase=False, **options) == ["The", "fine", "Full", "\u00c5", "K\u00c4SE"]
 
 
-def test_an_index_stores_its_word_options(tmp_path, cse):
+def test_an_index_stores_its_word_options(tmp_path, cse_here):
     (tmp_path / "a.txt").write_text("The \uff26ox\nthe fox\n", encoding="utf8")
-    ran(cse("build-tfidf", "a.txt", "--no-lowercase", "--nfkc", cwd=tmp_path))
+    ran(cse_here("build-tfidf", "a.txt", "--no-lowercase", "--nfkc", cwd=tmp_path))
     index = TfidfIndex.open(tmp_path / "tfidf")
     assert index.terms == ["Fox", "The", "fox", "the"]
     assert index.words == {"tokenizer": "unicode", "lowercase": False, "nfkc": True}
@@ -217,7 +217,7 @@ def test_surface_plain_is_the_default_of_a_treebank_index(sample, sample_rows, n
     refuses("treebank", index.augment, sample_rows[:1], surface="keep")
 
 
-def test_a_filtered_index_has_only_some_terms_and_cannot_be_saved(sample, sample_rows, tmp_path, cse):
+def test_a_filtered_index_has_only_some_terms_and_cannot_be_saved(sample, sample_rows, tmp_path, cse_here):
     whole = TfidfIndex.build(sample)
     whole.save(tmp_path / "tfidf")
     some = TfidfIndex.open(tmp_path / "tfidf", min_df=3, max_terms=1000)
@@ -239,5 +239,5 @@ def test_a_filtered_index_has_only_some_terms_and_cannot_be_saved(sample, sample
     assert not some.idf.flags.writeable
     refuses("does not contain all terms", some.save, tmp_path / "other")
     refuses(r"none of the [0-9]+ terms is left", TfidfIndex.open, tmp_path / "tfidf", min_df=10**9)
-    ran(cse("augment", sample, "--min-df", 3, "--max-terms", 1000, "-o", "out.txt", "--json", cwd=tmp_path))
+    ran(cse_here("augment", sample, "--min-df", 3, "--max-terms", 1000, "-o", "out.txt", "--json", cwd=tmp_path))
     assert (tmp_path / "out.txt").read_text(encoding="utf8").split("\n")[:-1] == some.augment(sample_rows)

@@ -163,15 +163,15 @@ ENCODERS.register("lengths", Lengths)
 """
 
 
-def test_commands_accept_word_vectors_and_encoders_from_a_file(tmp_path, cse):
+def test_commands_accept_word_vectors_and_encoders_from_a_file(tmp_path, cse_here):
     (tmp_path / "v.txt").write_text(VECTORS, encoding="utf8")
     (tmp_path / "pairs.tsv").write_text("5\tthe cat\tthe cat .\n1\tthe cat\tdog .\n3\tdog\tcat\n", encoding="utf8")
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
     (tmp_path / "lengths.py").write_text(LENGTHS, encoding="utf8")
     for name, more in (("glove:v.txt", ()), ("lengths:", ("--import", "lengths.py"))):
-        done = ran(cse("eval", name, "--data", "pairs.tsv", "--json", *more, cwd=tmp_path))
+        done = ran(cse_here("eval", name, "--data", "pairs.tsv", "--json", *more, cwd=tmp_path))
         assert json.loads(done)["suites"]["sts"]["tasks"][0]["pairs"] == 3
-        ran(cse("encode", name, "some.txt", "-o", "x.npy", *more, cwd=tmp_path))
+        ran(cse_here("encode", name, "some.txt", "-o", "x.npy", *more, cwd=tmp_path))
         assert len(np.load(tmp_path / "x.npy")) == 2
 
 

@@ -141,8 +141,8 @@ def written(cse, place, *arguments):
     return json.loads(done.stdout)
 
 
-def test_the_pool_holds_what_either_encoder_finds_and_the_verdict_is_that_of_cse_compare(place, cse):
-    pooled = written(cse, place, *COMMAND, "--pool", "pool.csv")
+def test_the_pool_holds_what_either_encoder_finds_and_the_verdict_is_that_of_cse_compare(place, cse_here):
+    pooled = written(cse_here, place, *COMMAND, "--pool", "pool.csv")
     rows = judge(place / "pool.csv")
     assert (pooled["texts"], pooled["to_judge"]) == (len(rows), len(rows))
     assert "glove" not in (place / "pool.csv").read_text(encoding="utf8")
@@ -152,35 +152,35 @@ def test_the_pool_holds_what_either_encoder_finds_and_the_verdict_is_that_of_cse
         expected |= {(query, hit.text) for query, each in zip(ASKED, hits, strict=True) for hit in each}
     assert {(query, text) for query, text, _ in rows} == expected
     assert len(rows) == len(expected)
-    found = written(cse, place, *COMMAND, "--judged", "pool.csv")
+    found = written(cse_here, place, *COMMAND, "--judged", "pool.csv")
     # The same judgements as a data set.
     judged = {query: {text: mark for asked, text, mark in rows if asked == query} for query in ASKED}
     write(place / "data", [(text, "", text) for text in distinct], {query: query for query in ASKED}, judged)
-    (side,) = written(cse, place, *COMMAND[:3], "--suite", "retrieval", "--data", "data")["comparisons"]
+    (side,) = written(cse_here, place, *COMMAND[:3], "--suite", "retrieval", "--data", "data")["comparisons"]
     (record,) = side["tasks"]
     for name in ("a", "b", "mean", "low", "high", "p"):
         assert found["comparison"][name] == pytest.approx(record[name]), name
     assert (found["comparison"]["verdict"], found["scored"]) == (record["verdict"], record["examples"])
     assert found["complete"] == found["queries"] == 4
-    shown = cse(*COMMAND, "--judged", "pool.csv", cwd=place).stdout
+    shown = cse_here(*COMMAND, "--judged", "pool.csv", cwd=place).stdout
     assert "4 of 4 queries are judged" in shown
     assert "A true difference of 3 points is found" in shown
 
 
-def test_another_encoder_and_more_queries_ask_only_for_texts_without_a_judgement(place, cse):
-    written(cse, place, *COMMAND, "--pool", "pool.csv")
+def test_another_encoder_and_more_queries_ask_only_for_texts_without_a_judgement(place, cse_here):
+    written(cse_here, place, *COMMAND, "--pool", "pool.csv")
     before = judge(place / "pool.csv")
     with (place / "queries.txt").open("a") as file:
         file.write(f"{ROWS[50]}\n")
     other = [*COMMAND[:2], "glove:c.txt", *COMMAND[3:]]
-    found = written(cse, place, *other, "--judged", "pool.csv", "--pool", "more.csv")
+    found = written(cse_here, place, *other, "--judged", "pool.csv", "--pool", "more.csv")
     assert found["complete"] < found["queries"] == 5
     rows = judge(place / "more.csv", end=0)
     known = {(query, text): mark for query, text, mark in before}
     assert [mark for *_, mark in rows] == [str(known.get((query, text), "")) for query, text, _ in rows]
     assert found["to_judge"] == sum(mark == "" for *_, mark in rows) > 0
     judge(place / "more.csv")
-    assert written(cse, place, *other, "--judged", "more.csv")["complete"] == 5
+    assert written(cse_here, place, *other, "--judged", "more.csv")["complete"] == 5
 
 
 def test_judgements_may_have_other_white_space_and_empty_marks_and_need_valid_values(tmp_path):

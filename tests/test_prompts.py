@@ -116,7 +116,7 @@ def test_similarity_is_the_dot_product_if_the_model_declares_it(models):
     assert norms.max() - norms.min() > 1e-3  # with equal norms, cosines would be proportional to dot products
 
 
-def test_commands_say_that_a_declared_distance_is_not_used(models, tmp_path, cse):
+def test_commands_say_that_a_declared_distance_is_not_used(models, tmp_path, cse_here):
     folder, _ = models("far", unit=False, prompts={}, similarity_fn_name="euclidean")
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
     pairs = "".join(f"{score}\tthe cat {score}\ta dog {score + 1}\n" for score in range(5))
@@ -128,15 +128,15 @@ def test_commands_say_that_a_declared_distance_is_not_used(models, tmp_path, cse
         ("search", folder, "some.txt", "--query", "a cat"),
         ("compare", folder, "bm25", "some.txt", "--queries", "some.txt", "--pool", "pool.csv"),
     ):
-        done = cse(*arguments, cwd=tmp_path)
+        done = cse_here(*arguments, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert f"{done.stdout}{done.stderr}".count(note) == 1, arguments
 
 
-def test_commands_accept_the_option_prompt(models, tmp_path, cse):
+def test_commands_accept_the_option_prompt(models, tmp_path, cse_here):
     folder, theirs = models("plain")
     (tmp_path / "some.txt").write_text("the cat\na dog\n", encoding="utf8")
-    ran(cse("encode", folder, "some.txt", "-o", "x.npy", "--prompt", "query", cwd=tmp_path))
+    ran(cse_here("encode", folder, "some.txt", "-o", "x.npy", "--prompt", "query", cwd=tmp_path))
     expected = theirs.encode(["the cat", "a dog"], prompt_name="query")
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-5)
 
@@ -333,10 +333,12 @@ def test_a_stored_truncate_dim_is_applied_as_in_sentence_transformers(tmp_path, 
     assert Encoder(folder, device="cpu", dims=32).encode(TEXTS).shape == (4, 32)
 
 
-def test_scores_with_dims_equal_those_of_truncated_encoders(unit_model, tmp_path, cse):
+def test_scores_with_dims_equal_those_of_truncated_encoders(unit_model, tmp_path, cse_here):
     retrieval_folder(tmp_path / "set")
     for dims in (4, 2):
-        done = cse("eval", unit_model, "--suite", "retrieval", "--data", tmp_path / "set", "--dims", dims, "--json")
+        done = cse_here(
+            "eval", unit_model, "--suite", "retrieval", "--data", tmp_path / "set", "--dims", dims, "--json"
+        )
         assert done.returncode == 0, done.stderr
         (row,) = json.loads(done.stdout)["suites"]["retrieval"]["tasks"]
         encoder = Encoder(unit_model, device="cpu", dims=dims)
@@ -345,7 +347,7 @@ def test_scores_with_dims_equal_those_of_truncated_encoders(unit_model, tmp_path
             assert row[name] == (pytest.approx(value, rel=1e-5, abs=1e-6) if isinstance(value, float) else value)
 
 
-def test_commands_refuse_invalid_dimensions(unit_model, tmp_path, cse):
+def test_commands_refuse_invalid_dimensions(unit_model, tmp_path, cse_here):
     rows = "score\tsentence1\tsentence2\n5\tthe cat sat\tthe cat sat .\n1\tdogs run\tsnow in winter\n"
     (tmp_path / "few.tsv").write_text(rows, encoding="utf8")
     scored, encoded = ("--data", "few.tsv"), ("few.tsv", "-o", "x.npy", "--column", "sentence1")
@@ -355,7 +357,7 @@ def test_commands_refuse_invalid_dimensions(unit_model, tmp_path, cse):
         ("encode", encoded, "33", "--dims 33: the embeddings of this model have"),
         ("encode", encoded, "0", "--dims 0"),
     ):
-        refused(cse(name, unit_model, *arguments, "--dims", dims, cwd=tmp_path), message)
+        refused(cse_here(name, unit_model, *arguments, "--dims", dims, cwd=tmp_path), message)
 
 
 def test_training_refuses_invalid_dimensions(matryoshka):

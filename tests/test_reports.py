@@ -370,13 +370,13 @@ def test_a_page_shows_no_file_outside_the_run_that_its_configuration_names(dev_r
     assert "private" not in "".join(Parsed(shown.html).text).replace(str(secret), "")
 
 
-def test_runs_are_listed_with_the_settings_that_differ(cse, run, dev_run, folder):
+def test_runs_are_listed_with_the_settings_that_differ(cse_here, run, dev_run, folder):
     runs = find_runs(folder / "runs")
     assert [each.name for each in runs] == ["_dev", "focal"]
     names = differing(runs)
     assert {"loss", "max_steps", "negatives", "mixed_negatives", "una.every"} <= set(names)
     assert not {"name", "output", "lr", "seed", "given"} & set(names)
-    found = json.loads(cse("runs", folder / "runs", "--json").stdout)
+    found = json.loads(cse_here("runs", folder / "runs", "--json").stdout)
     assert found["differing"] == names
     first, second = found["runs"]
     assert (first["metric"], second["metric"]) == ("spearman", "mrr")
@@ -384,11 +384,11 @@ def test_runs_are_listed_with_the_settings_that_differ(cse, run, dev_run, folder
     assert second["best"] == {"step": result["best_step"], **result["best"]}
     assert second["before"]["mrr"] == result["before"]["mrr"]
     assert second["settings"]["una.every"] == 1
-    table = cse("runs", folder / "runs").stdout
+    table = cse_here("runs", folder / "runs").stdout
     assert f"{result['best']['mrr']:.4f}" in table
     assert "max_steps" in table
     assert "│ focal" in table
-    one = cse("runs", run)
+    one = cse_here("runs", run)
     assert ": 1 run" in " ".join(one.stdout.split())
     assert "loss" not in one.stdout  # with one run, no setting differs
     assert "torch" not in run_and_list_imports("runs", run)[1]

@@ -177,13 +177,13 @@ def test_the_document_that_is_the_query_is_left_out_as_in_beir(tmp_path, tiny_be
 
 
 @pytest.mark.slow
-def test_run_files_have_the_metrics_that_ir_measures_computes(collection, tmp_path, tiny_bert, cse):
+def test_run_files_have_the_metrics_that_ir_measures_computes(collection, tmp_path, tiny_bert, cse_here):
     ir_measures = pytest.importorskip("ir_measures")
     folder, _, _, judged = collection
     given = ["--suite", "retrieval", "--data", folder, "--json"]
     row = {}
     for model, *flags in [("bm25",), (str(tiny_bert),), (str(tiny_bert), "--hybrid")]:
-        done = cse("eval", model, *flags, *given, "--run", "a.run", "--device", "cpu", cwd=tmp_path)
+        done = cse_here("eval", model, *flags, *given, "--run", "a.run", "--device", "cpu", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         (row,) = json.loads(done.stdout)["suites"]["retrieval"]["tasks"]
         kinds = {"ndcg": ir_measures.nDCG, "map": ir_measures.AP, "mrr": ir_measures.RR, "recall": ir_measures.R}
@@ -194,19 +194,19 @@ def test_run_files_have_the_metrics_that_ir_measures_computes(collection, tmp_pa
         for name, measure in wanted.items():
             assert row[name] == pytest.approx(100 * found[measure], abs=1e-9), name
     # The file is ranked as it was written, and compared with other systems; for files alone, judgements are enough.
-    done = cse("compare", "bm25", "run:a.run", tiny_bert, "--hybrid", *given, cwd=tmp_path)
+    done = cse_here("compare", "bm25", "run:a.run", tiny_bert, "--hybrid", *given, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     results = json.loads(done.stdout)["comparisons"]
     assert [each["b"] for each in results] == ["run:a.run", f"{tiny_bert} --hybrid"]
     assert [each["tasks"][0]["b"] for each in results] == pytest.approx([row["ndcg@10"]] * 2)
     given[3] = folder / "qrels" / "test.tsv"
-    done = cse("eval", "run:a.run", *given, cwd=tmp_path)
+    done = cse_here("eval", "run:a.run", *given, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     alone = json.loads(done.stdout)["suites"]["retrieval"]["tasks"][0]
     assert {name: alone[name] for name in METRICS} == pytest.approx({name: row[name] for name in METRICS})
-    refused(cse("eval", tiny_bert, *given, cwd=tmp_path), "judgements alone are enough for run:FILE only")
-    refused(cse("eval", "run:a.run", "--hybrid", *given, cwd=tmp_path), "--hybrid has no effect on run:a.run")
-    refused(cse("eval", "run:a.run", "--suite", "geometry", "--data", "a.run", cwd=tmp_path), "has no embeddings")
+    refused(cse_here("eval", tiny_bert, *given, cwd=tmp_path), "judgements alone are enough for run:FILE only")
+    refused(cse_here("eval", "run:a.run", "--hybrid", *given, cwd=tmp_path), "--hybrid has no effect on run:a.run")
+    refused(cse_here("eval", "run:a.run", "--suite", "geometry", "--data", "a.run", cwd=tmp_path), "has no embeddings")
 
 
 def test_run_files_keep_the_order_of_scores_that_float32_cannot_tell_apart(tmp_path):
@@ -307,7 +307,7 @@ def test_wrong_arguments_are_refused_in_one_sentence(collection, tiny_bert, suit
         evaluate(tiny_bert, suite, collection[0], **wrong)
 
 
-def test_published_scores_stand_beside_those_of_known_collections(collection, tiny_bert, cse, monkeypatch):
+def test_published_scores_stand_beside_those_of_known_collections(collection, tiny_bert, cse_here, monkeypatch):
     folder, *_ = collection
     monkeypatch.setitem(PUBLISHED, (QUERIES, DOCUMENTS), ("SciFact", 64.51))
     report = evaluate("bm25", "retrieval", folder).reports["retrieval"]

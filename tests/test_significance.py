@@ -114,22 +114,22 @@ def test_holm_adjusted_p_values_equal_known_values():
 
 
 @pytest.mark.slow
-def test_compare_prints_differences_with_a_verdict(cse, tiny_bert, tiny_roberta, scored_pairs):
+def test_compare_prints_differences_with_a_verdict(cse_here, tiny_bert, tiny_roberta, scored_pairs):
     flags = ("--data", scored_pairs, "--pooler", "avg", "--json")
 
     def tasks(*arguments):
-        return [side["tasks"][0] for side in json.loads(cse("compare", *arguments, *flags).stdout)["comparisons"]]
+        return [side["tasks"][0] for side in json.loads(cse_here("compare", *arguments, *flags).stdout)["comparisons"]]
 
     same, other = tasks(tiny_bert, tiny_bert, tiny_roberta)
     assert (same["mean"], same["p_holm"], same["verdict"]) == (0, 1, "cannot tell")
     assert other["mean"] == pytest.approx(other["b"] - other["a"])
-    assert "checkpoints, not methods" in cse("compare", tiny_bert, tiny_roberta, *flags[:-1]).stdout
+    assert "checkpoints, not methods" in cse_here("compare", tiny_bert, tiny_roberta, *flags[:-1]).stdout
     both = f"{tiny_bert},{tiny_roberta}"
     assert tasks(both, both, "--seeds")[0]["mean"] == 0
-    alone = json.loads(cse("eval", tiny_roberta, *flags, "--dims", "8").stdout)["suites"]["sts"]["tasks"][0]
+    alone = json.loads(cse_here("eval", tiny_roberta, *flags, "--dims", "8").stdout)["suites"]["sts"]["tasks"][0]
     assert tasks(tiny_bert, tiny_roberta, "--dims", "8")[0]["b"] == pytest.approx(alone["spearman"])
     for arguments in ((tiny_bert,), (both, tiny_bert, "--seeds")):
-        assert cse("compare", *arguments, *flags).returncode == 2
+        assert cse_here("compare", *arguments, *flags).returncode == 2
 
 
 def samples_report(values, gold=None):

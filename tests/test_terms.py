@@ -65,11 +65,11 @@ def test_a_query_finds_texts_in_any_normal_form(form):
         assert found.tolist() == [row]
 
 
-def test_the_language_decides_the_terms_and_a_stem_finds_other_forms_of_the_word(tmp_path, glove, cse):
+def test_the_language_decides_the_terms_and_a_stem_finds_other_forms_of_the_word(tmp_path, glove, cse_here):
     (tmp_path / "c.txt").write_text("\n".join(GERMAN), encoding="utf8")
     for language, found in (("none", 0), ("german", 1), ("auto", 1)):
         flags = ("--language", language, "--bm25-weight", "1", "-o", tmp_path / language, "--json")
-        done = cse("search", glove, tmp_path / "c.txt", "--query", "Haus", "--top", "1", "--hybrid", *flags)
+        done = cse_here("search", glove, tmp_path / "c.txt", "--query", "Haus", "--top", "1", "--hybrid", *flags)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["queries"][0]["hits"][0]["row"] == found
     assert "the texts are in German;" in done.stderr

@@ -404,30 +404,30 @@ def test_a_tokenizer_without_words_is_refused():
     refuses(message, count_words, other, [["a text"]], "--model m")
 
 
-def test_doctor_lists_the_divided_words_of_the_model(cse, words_file, rows, tiny_bert, tiny_tokenizer):
-    done = ran(cse("doctor", "--model", tiny_bert, words_file, "--top", 7, "--json"))
+def test_doctor_lists_the_divided_words_of_the_model(cse_here, words_file, rows, tiny_bert, tiny_tokenizer):
+    done = ran(cse_here("doctor", "--model", tiny_bert, words_file, "--top", 7, "--json"))
     found, expected = json.loads(done)["model"], count_words(tiny_tokenizer, [rows], "test")
     assert found["tokens"] == sum(len(ids) - 2 for ids in tiny_tokenizer(rows)["input_ids"])
     assert (found["words"], found["divided_words"]) == (expected.words, len(expected.divided))
     assert [each["word"] for each in found["listed_words"]] == [each.word for each in expected.divided[:7]]
     assert found["listed_words"][0]["saved_share"] == expected.divided[0].saved / expected.tokens
     assert found["token_share_divided"] == pytest.approx(1 - expected.by_pieces[1] / expected.tokens)
-    shown = ran(cse("doctor", "--model", tiny_bert, words_file, "--top", 7))
+    shown = ran(cse_here("doctor", "--model", tiny_bert, words_file, "--top", 7))
     assert all(each.word in shown for each in expected.divided[:7])
     assert f"{expected.tokens:,} tokens" in shown
 
 
-def test_doctor_counts_texts_that_the_model_reads_as_the_same_tokens(cse, tmp_path, tiny_bert):
+def test_doctor_counts_texts_that_the_model_reads_as_the_same_tokens(cse_here, tmp_path, tiny_bert):
     long = "word " * 40
     rows = ["one row", "One  row", "ONE ROW ", "\u00f3ne row", "another", f"{long} a", f"{long} b", ""]
     (tmp_path / "c.txt").write_text("\n".join(rows) + "\n", encoding="utf8")
-    done = ran(cse("doctor", tmp_path / "c.txt", "--model", tiny_bert, "--json"))
+    done = ran(cse_here("doctor", tmp_path / "c.txt", "--model", tiny_bert, "--json"))
     assert json.loads(done)["model"]["equal_texts"] == 2
-    shown = cse("doctor", tmp_path / "c.txt", "--model", tiny_bert).stdout.replace("\n", " ")
+    shown = cse_here("doctor", tmp_path / "c.txt", "--model", tiny_bert).stdout.replace("\n", " ")
     assert "2 texts have the first 32 tokens of another text" in shown
 
 
-def test_doctor_refuses_options_that_cannot_work(cse, words_file):
-    refused(cse("doctor", words_file, "--top", 3), "--top has no effect without --model")
-    refused(cse("doctor", words_file, "--model", "./none"), "./none: no such folder")
-    refused(cse("doctor", words_file, "--model", "minilm", "-"), "--model reads CORPUS twice")
+def test_doctor_refuses_options_that_cannot_work(cse_here, words_file):
+    refused(cse_here("doctor", words_file, "--top", 3), "--top has no effect without --model")
+    refused(cse_here("doctor", words_file, "--model", "./none"), "./none: no such folder")
+    refused(cse_here("doctor", words_file, "--model", "minilm", "-"), "--model reads CORPUS twice")

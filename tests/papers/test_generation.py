@@ -102,10 +102,10 @@ def test_back_translation_applies_the_second_model_to_the_output_of_the_first(wr
     assert len(first(["word " * 500], 0)) == 1  # longer than the maximum input
 
 
-def test_generated_queries_can_be_opened_as_labelled_pairs(cse, writers, texts, tmp_path):
+def test_generated_queries_can_be_opened_as_labelled_pairs(cse_here, writers, texts, tmp_path):
     (tmp_path / "corpus.txt").write_text("\n".join(texts) + "\n", encoding="utf8")
     given = ["--task", "query", "--model", writers / "t5", "--max-new-tokens", "6", "-o", "pairs.jsonl", "--json"]
-    done = cse("generate", "corpus.txt", *given, cwd=tmp_path)
+    done = cse_here("generate", "corpus.txt", *given, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     counts = json.loads(done.stdout)
     rows = [json.loads(line) for line in (tmp_path / "pairs.jsonl").read_text(encoding="utf8").splitlines()]
@@ -124,8 +124,8 @@ def test_generated_queries_can_be_opened_as_labelled_pairs(cse, writers, texts, 
         (["--model", "T5", "-o", "x.txt", "--sample", "--beams", "3"], "--beams cannot be combined with --sample"),
     ],
 )
-def test_invalid_options_of_generate_are_refused(cse, writers, tiny_bert, sample, tmp_path, arguments, message):
+def test_invalid_options_of_generate_are_refused(cse_here, writers, tiny_bert, sample, tmp_path, arguments, message):
     places = {"TINY": tiny_bert, "T5": writers / "t5"}
-    done = cse("generate", sample, *(places.get(each, each) for each in arguments), cwd=tmp_path)
+    done = cse_here("generate", sample, *(places.get(each, each) for each in arguments), cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr

@@ -248,14 +248,14 @@ def test_the_index_of_una_counts_the_paraphrases_that_are_trained_on(small, tmp_
 
 
 @pytest.mark.slow
-def test_cse_reproduce_with_smoke_prints_whether_each_row_runs_and_no_scores(cse, tmp_path):
-    done = cse("reproduce", "una-table2", "--smoke", "--json", "-o", "cells", cwd=tmp_path)
+def test_cse_reproduce_with_smoke_prints_whether_each_row_runs_and_no_scores(cse_here, tmp_path):
+    done = cse_here("reproduce", "una-table2", "--smoke", "--json", "-o", "cells", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [row["status"] for row in found["rows"]] == 3 * ["runs"]
     assert not re.search(r"\d\.\d", done.stdout)  # no scores
     assert not re.search(r"(score|STS-B dev) \d", done.stderr)
-    again = cse("reproduce", "una-table2", "--smoke", "--json", "-o", "cells", cwd=tmp_path)
+    again = cse_here("reproduce", "una-table2", "--smoke", "--json", "-o", "cells", cwd=tmp_path)
     assert "3 of them stored" in again.stderr
     assert json.loads(again.stdout) == found
 
@@ -316,14 +316,14 @@ def test_a_run_that_lacks_memory_does_not_stop_the_others(small, tmp_path, monke
         (["effects", "--stored", str(STORED), "--row", "UNA"], "--row has no effect on the tables of --stored"),
     ],
 )
-def test_invalid_arguments_are_refused_with_a_message_of_one_line(cse, tmp_path, arguments, message):
-    done = cse("reproduce", *arguments, cwd=tmp_path)
+def test_invalid_arguments_are_refused_with_a_message_of_one_line(cse_here, tmp_path, arguments, message):
+    done = cse_here("reproduce", *arguments, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
 
 
-def test_a_dry_run_names_missing_files_estimates_the_cost_and_writes_nothing(minilm, cse, small, tmp_path):
+def test_a_dry_run_names_missing_files_estimates_the_cost_and_writes_nothing(minilm, cse_here, small, tmp_path):
     inputs, data = small("adapt-minilm"), tmp_path / "data"
     data.mkdir()
     for stem, (_, count) in TASKS.items():
@@ -331,10 +331,10 @@ def test_a_dry_run_names_missing_files_estimates_the_cost_and_writes_nothing(min
     for name in ("cranfield", "cacm"):
         (data / name).symlink_to(inputs.data / name)
     given = ["--data", data, "--corpus", inputs.corpus, "--seeds", "2", "--dry-run", "--row"]
-    done = cse("reproduce", "una-table1", *given, "paraphrasing", cwd=tmp_path)
+    done = cse_here("reproduce", "una-table1", *given, "paraphrasing", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "paraphrasing, bert-base-uncased: needs --file paraphrases=PATH" in done.stderr
-    done = cse("reproduce", "adapt-minilm", *given, "standard", cwd=tmp_path)
+    done = cse_here("reproduce", "adapt-minilm", *given, "standard", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "2 training runs: about" in done.stderr
     assert "would run standard, minilm, seed 1" in done.stderr
