@@ -135,14 +135,16 @@ def trained(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: in
     settings = {"seed": seed, "threads": threads, "output": str(data.work), "device": data.device}
     config = cse.TrainConfig(**table, **settings, model=data.model)
     began, processor = time.perf_counter(), time.process_time()
-    result = Trainer(prepare(config, left_out=np.arange(0)), World(), Callback()).run()
+    trainer = Trainer(prepare(config, left_out=np.arange(0)), World(), Callback())
+    result = trainer.run()
     seconds = {"seconds": time.perf_counter() - began, "processor": time.process_time() - processor}
     encoder = cse.Encoder(result.folder / "best", device=data.device)
     guard = {
         "mrr": [100 * scores["mrr"] for scores in (result.before, result.after)] if "mrr" in result.before else None
     }
     shutil.rmtree(result.folder)
-    record = {"steps": result.steps, "best step": result.best_step, **guard, "device": device_name(data.device)}
+    selected = {"best step": result.best_step, "weight of the base": trainer.state.selector.share}
+    record = {"steps": result.steps, **selected, **guard, "device": device_name(data.device)}
     return encoder, {**seconds, **record}
 
 
