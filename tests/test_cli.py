@@ -12,6 +12,7 @@ import pytest
 
 from cse import InputError, TfidfIndex
 from cse.cli import printing
+from cse.evaluation import EVALUATIONS
 from forked import Forked
 
 
@@ -321,6 +322,11 @@ def test_train_has_an_option_for_each_setting_and_help_lists_the_common_ones(cse
     assert set(listed) == set(COMMON) > {"labels", "seed"}
     assert f"{len(named) - len(COMMON) - 1} more options: cse train --help-all" in short
     assert all(re.search(rf"^  (-\w, )?{flag}\b", whole, re.MULTILINE) for flag in named.values())
+
+
+def test_the_help_of_eval_names_every_suite(cse_here):
+    shown = cse_here("eval", "--help").stdout
+    assert all(re.search(rf"\b{name}\b", shown) for name in EVALUATIONS.names())
 
 
 def test_method_flags_set_the_options_of_their_methods():
