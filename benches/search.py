@@ -111,7 +111,7 @@ def search(folder: Path, width: int, rounds: int) -> dict[str, Any]:
 
     from cse import SearchIndex
     from cse.search.index import QUERIES
-    from cse.search.rows import opened, scaled
+    from cse.search.storage import opened, scaled
 
     opening = in_turns(rounds, checked=lambda: opened(folder), plain=lambda: opened(folder, check=False))
     stored = opened(folder)
@@ -157,7 +157,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from cse import SearchIndex
-from cse.search.rows import opened
+from cse.search.storage import opened
 class Asked:
     def encode_query(self, texts, **_):
         return np.random.default_rng(1).standard_normal((len(texts), index.shape[1]))

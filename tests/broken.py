@@ -164,7 +164,7 @@ PLACES = [
     ),
     Place(
         "the checksum of a search index is not compared",
-        "cse.search.rows",
+        "cse.search.storage",
         "            if data[at : at + len(value)] != value:",
         "            if False:",
         "test_search.py::test_a_changed_byte_in_any_file_of_an_index_is_refused",
@@ -178,7 +178,7 @@ PLACES = [
     ),
     Place(
         "an updated index has the vectors of the row before",
-        "cse.search.rows",
+        "cse.search.storage",
         "        places = ranges(firsts[own], counts[own])",
         "        places = np.maximum(ranges(firsts[own], counts[own]) - 1, 0)",
         "test_search.py::test_an_update_encodes_new_texts_only_and_equals_a_new_index",

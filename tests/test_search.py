@@ -22,12 +22,12 @@ from cse import Encoder, InputError, SearchIndex, io
 from cse.encoder.passages import Cutter, windows
 from cse.search import bm25
 from cse.search import index as searching
-from cse.search import rows as writing
+from cse.search import storage as writing
 from cse.search.bm25 import Bm25, Terms, terms_for
 from cse.search.fusion import Fusion
 from cse.search.mining import QueryRows
 from cse.search.pool import Pool
-from cse.search.rows import Rows, scaled
+from cse.search.storage import Rows, scaled
 from random_texts import some_texts
 from test_cli import ran, refused
 

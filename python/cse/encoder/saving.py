@@ -1,5 +1,6 @@
 """Saving an encoder as a sentence-transformers directory, its model card (README.md), and averages of weights.
 
+sentence-transformers writes the files of the model; which files a copy or an upload of a folder has is in ``layout``.
 Weights of a trained model and of its base model are averaged as in WiSE-FT (Wortsman et al. 2022).
 """
 

@@ -33,7 +33,7 @@ from ..ties import TIE, WIDEST, comparable
 from .bm25 import SAMPLE, Bm25, Terms, terms_for
 from .fusion import Fusion
 from .pool import CODE, LEAST_READ, READABLE, UNREADABLE, Pool
-from .rows import (
+from .storage import (
     AGAIN,
     ENCODED,
     ROWS,

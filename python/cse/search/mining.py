@@ -13,7 +13,7 @@ from ..identity import Keys, row_keys
 from ..rng import Draws
 from .fusion import Fusion
 from .index import SearchIndex
-from .rows import Numbers
+from .storage import Numbers
 
 # Number of queries that are searched for at a time.
 BLOCK = 256

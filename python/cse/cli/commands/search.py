@@ -113,7 +113,7 @@ def search_command(
 
 
 def model_of(model: str | None, output: str, encoding: Encoding) -> tuple[str, str, Encoding]:
-    from ...search.rows import ROWS, opened
+    from ...search.storage import ROWS, opened
 
     if model is not None and not (Path(model) / ROWS).exists():
         return model, output, encoding
