@@ -293,6 +293,47 @@ def test_a_search_in_blocks_equals_brute_force_for_any_number_of_queries(
             assert [hit.text for hit in hits] == [parts[place] for place in found]
 
 
+def test_a_query_without_a_known_word_finds_the_first_rows_and_compares_none(monkeypatch, encoder):
+    texts = ["", *some_texts(40)]
+    index = SearchIndex.build(encoder, texts)
+    expected = index.search(["word1"], 5)
+    encode = encoder.encode_query
+    monkeypatch.setattr(
+        encoder, "encode_query", lambda texts, **given: encode(texts) * [[text != "?"] for text in texts]
+    )
+    assert index.search(["word1"], 5) == expected
+    for queries in (["?"], ["?", "word1", "?"]):
+        found = dict(zip(queries, index.search(queries, 5), strict=True))
+        assert found.get("word1", expected[0]) == expected[0]
+        assert [(hit.row, hit.score) for hit in found["?"]] == [(row, 0.0) for row in range(1, 6)]
+    monkeypatch.setattr(SearchIndex, "_nearest", None)
+    assert len(index.search(["?"], 100)[0]) == 40
+
+
+def test_a_build_has_a_limited_number_of_open_files(tmp_path, monkeypatch, encoder):
+    monkeypatch.setattr(searching, "BLOCK", 8)
+    monkeypatch.setattr(searching, "PARTS", 3)
+    written, write = [], searching.write
+    monkeypatch.setattr(
+        searching, "write", lambda path, *given, **more: written.append(path) or write(path, *given, **more)
+    )
+    texts = some_texts(60)
+    index = SearchIndex.build(encoder, texts, tmp_path / "index")
+    assert [path.name.startswith("encoded") for path in written] == [True, True, True, False]
+    np.testing.assert_allclose(index.vectors[0], unit(encoder.encode(texts)), atol=1e-6)
+
+
+def test_an_index_that_cannot_be_read_is_not_called_damaged(tmp_path, monkeypatch, encoder):
+    SearchIndex.build(encoder, some_texts(20), tmp_path / "index")
+
+    def refuse(path, *given):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with pytest.raises(PermissionError):
+        writing.opened(tmp_path / "index")
+
+
 def test_several_threads_may_search_and_build_bm25_once(tmp_path, monkeypatch, encoder):
     texts = list(dict.fromkeys(some_texts(300)))[:200]
     index = SearchIndex.build(encoder, texts, tmp_path / "index")

@@ -55,6 +55,7 @@ def test_code_and_the_language_of_texts_are_recognised(sample_rows):
     assert not looks_like_code(sample_rows[:500])
     assert terms_for(CODE).tokenizer == "code"
     assert terms_for(GERMAN) == Terms("german", "german", "unicode")
+    assert terms_for(["the cat is on the mat"] * 1000 + GERMAN * 333).language == "german"  # rows of the end count, too
 
 
 @pytest.mark.parametrize("form", ["NFC", "NFD", "NFKC", "NFKD"])

@@ -45,8 +45,8 @@ def warning_of(column: str, counts: npt.NDArray[np.int64]) -> str:
     if few >= FEW:
         return ""
     return (
-        f"{classes:,} labels have {few:g} texts each (median), and so few hardly teach in {STEPS} steps; label more "
-        "rows, join similar labels, or try --max-steps 240"
+        f"{classes:,} labels have {few:g} texts each (median), and so few hardly teach in {STEPS} steps, the default; "
+        "label more rows, join similar labels, or try --max-steps 240"
     )
 
 

@@ -1,4 +1,4 @@
-"""Which of several encoders to take: the cheapest of those that are not worse than the best."""
+"""Which of several encoders to take: the fastest of those that cannot be told from the best."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cost_of(encoder: Any, texts: Sequence[str]) -> Cost:
 
 
 def recommend(names: Sequence[str], reports: Sequence[Report], costs: Sequence[Cost]) -> str:
-    """Returns a sentence that names the fastest of the encoders on which the verdict against the best is not worse; the
+    """Returns a sentence that names the fastest of the encoders whose verdict against the best is "cannot tell"; the
     best has the highest score by the first measure. ``reports`` are of the same evaluation."""
     scores = [score_of(sample.values, sample.gold, sample.classes) for sample in (each.samples[0] for each in reports)]
     best = scores.index(max(scores))
@@ -50,5 +50,5 @@ def recommend(names: Sequence[str], reports: Sequence[Report], costs: Sequence[C
     if len(level) == len(names):
         return f"cannot tell which is better: {kept}"
     return (
-        f"recommended: {names[chosen]}, the fastest that is not worse than {names[best]}, which has the highest score"
+        f"recommended: {names[chosen]}, the fastest that cannot be told from {names[best]}, which has the highest score"
     )

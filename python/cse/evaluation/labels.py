@@ -134,15 +134,17 @@ def choose_labelled(
     corpus: Corpus, classes: Classes, share: float = SHARES[0], most: int = MOST_ROWS
 ) -> tuple[LabelledTexts | None, Rows, str]:
     """Chooses the texts of the smallest hashes to be judged by their labels, the others of which predict these; returns
-    them, their rows, and "". A share of ``SHARES[0]`` grows until most classes have ``FEWEST`` of the chosen texts;
-    those with fewer do not judge. With fewer than two classes, returns None, no rows, and why."""
+    them, their rows, and "". A share of ``SHARES[0]`` grows until most classes that can have ``FEWEST`` of the chosen
+    texts do; those with fewer neither judge nor predict, since a label of one text would outweigh the others in
+    ``neighbours``. With fewer than two classes, returns None, no rows, and why."""
     rows, text, first, common = distinct_texts(corpus, classes)
     labels, apart = np.unique(classes.of_rows[first], return_inverse=True)[1], np.flatnonzero(~common)
     total, count, frequent = len(np.unique(labels)), 0, np.zeros(0, dtype=np.int64)
+    can = int((SHARES[-1] * np.bincount(labels[apart]) >= FEWEST).sum())
     for part in SHARES if share == SHARES[0] else (share,):
         count = min(most, int(part * len(first)))
         frequent = np.flatnonzero(np.bincount(labels[apart[:count]]) >= FEWEST)
-        if 2 * len(frequent) > total or count == most:
+        if 2 * len(frequent) > can or count == most:
             break
     if len(frequent) < 2:
         held = "" if share == 1 else " that would be held out"
@@ -152,7 +154,7 @@ def choose_labelled(
             (f"--labels {classes.column}: fewer than two classes have {FEWEST} of the {count:,} rows{held}"),
         )
     chosen = apart[:count][np.isin(labels[apart[:count]], frequent)]
-    others = np.setdiff1d(np.arange(len(first)), chosen) if share < 1 else rows[:0]
+    others = np.setdiff1d(np.flatnonzero(np.isin(labels, frequent)), chosen) if share < 1 else rows[:0]
     notes = classes.describe(distinct(corpus), FEWEST)
     if len(frequent) < total:
         notes.append(
@@ -207,8 +209,8 @@ def distinct_texts(corpus: Corpus, classes: Classes) -> tuple[Rows, Rows, Rows, 
 
 def choose_folds(corpus: Corpus, classes: Classes, count: int | None) -> tuple[list[Fold], str]:
     """Divides the distinct texts with labels into ``count`` folds (None: ``FOLDS`` with fewer than ``ENOUGH`` texts,
-    else none), of which each has equally many of each label; labels of fewer than ``FEWEST`` texts do not judge. With
-    fewer than two other labels, returns no folds, and why."""
+    else none), of which each has equally many of each label; labels of fewer than ``FEWEST`` texts neither judge nor
+    predict. With fewer than two other labels, returns no folds, and why."""
     rows, text, first, common = distinct_texts(corpus, classes)
     labels = classes.of_rows[first]
     if count is None:
@@ -220,17 +222,21 @@ def choose_folds(corpus: Corpus, classes: Classes, count: int | None) -> tuple[l
     least, counts = max(FEWEST, count), np.bincount(labels[~common], minlength=len(classes.names))
     if (counts >= least).sum() < 2:
         return [], f"--labels {classes.column}: fewer than two labels have {least} of the {len(first):,} texts"
-    judges = (counts[labels] >= least) & ~common
+    frequent = counts[labels] >= least
+    can = frequent & ~common
+    judges = can & (np.cumsum(can) <= MOST_ROWS)
     dealt = np.full(len(labels), -1)
     order = np.flatnonzero(judges)[np.argsort(labels[judges], kind="stable")]
     dealt[order] = np.arange(len(order)) % count
     texts = np.array(corpus.take(first), dtype=object)
     notes = classes.describe(distinct(corpus), least)
-    if not judges.all():
-        notes.append(f"{judges.sum():,} texts of {(counts >= least).sum():,} labels judge, which have {least} or more")
+    if not can.all():
+        notes.append(f"{can.sum():,} texts of {(counts >= least).sum():,} labels judge, which have {least} or more")
+    if judges.sum() < can.sum():
+        notes.append(f"at most {MOST_ROWS:,} of these texts judge, those with the smallest hashes")
     folds = []
     for fold in range(count):
-        own, others = dealt == fold, dealt != fold
+        own, others = np.flatnonzero(dealt == fold), np.flatnonzero(frequent & (dealt != fold))[:MOST_OTHERS]
         sides = (list(texts[own]), labels[own], list(texts[others]), labels[others])
         folds.append(Fold(LabelledTexts(classes.column, *sides, notes), rows[dealt[text] == fold]))
     return folds, ""

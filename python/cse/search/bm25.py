@@ -139,7 +139,7 @@ def terms_for(
     texts: Sequence[str], language: str = "auto", stop_words: str = "language", tokenizer: str = "auto"
 ) -> Terms:
     """Returns the terms for some texts: ``auto`` is found from them, and ``language`` means the texts'."""
-    sample = texts[:: max(1, len(texts) // SAMPLE)][:SAMPLE]
+    sample = texts[:: max(1, -(-len(texts) // SAMPLE))]
     if language == "auto":
         language = guess_language(sample)
     if tokenizer == "auto":

@@ -59,10 +59,11 @@ from .storage import (
 if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
 
-# Texts that are encoded, and then stored, together; queries that are searched for together; rows from which the first
-# limits of a search are found; products that are in memory together; pairs of vectors that are multiplied in float64
-# together; and texts whose tokens are counted to see whether the model reads them.
-BLOCK, QUERIES, FIRST, PRODUCTS, PAIRS, LONG_SAMPLE = 4096, 256, 1024, 1 << 21, 1024, 50
+# Texts that are encoded together; most files of a build, each of which stays open; queries that are searched for
+# together; rows from which the first limits of a search are found; products that are in memory together, of a row with
+# more passages than fit, all; pairs of vectors that are multiplied in float64 together; and texts whose tokens are
+# counted to see whether the model reads them.
+BLOCK, PARTS, QUERIES, FIRST, PRODUCTS, PAIRS, LONG_SAMPLE = 4096, 64, 256, 1024, 1 << 21, 1024, 50
 
 
 @dataclass(frozen=True)
@@ -187,11 +188,12 @@ class SearchIndex:
                 raise built_otherwise(path, f"with --precision {settings['precision']}")
             more(len(hashes) - len(unseen))
             if (rows := before) is None or not np.array_equal(rows.hashes, hashes) or rows.ids() != listed:
-                for start in range(0, len(unseen), BLOCK):
-                    some = unseen[start : start + BLOCK]
-                    part = path / ENCODED.replace("*", f"{hashes[some[0]]:016x}")
-                    batch = encoded(encoder, settings, corpus, some, hashes[some], batch_size, more)
-                    write(part, settings, iter([batch]), sync=False)  # a damaged one is encoded again
+                blocks = [unseen[start : start + BLOCK] for start in range(0, len(unseen), BLOCK)]
+                step = -(-len(blocks) // PARTS)
+                for some in (blocks[start : start + step] for start in range(0, len(blocks), step or 1)):
+                    part = path / ENCODED.replace("*", f"{hashes[some[0][0]]:016x}")
+                    made = (encoded(encoder, settings, corpus, each, hashes[each], batch_size, more) for each in some)
+                    write(part, settings, made, sync=False)  # a damaged one is encoded again
                     known.append(Rows(part, check=False))
                 write(path / ROWS, settings, gathered(known, corpus, listed))
                 rows = Rows(path / ROWS, check=False)
@@ -286,8 +288,12 @@ class SearchIndex:
         numbers = [number for number, text in enumerate(asked) if text.strip()]
         wanted = scaled(vectors, self._rows.settings)[numbers]
         if fusion is None:
-            parts = (wanted[start : start + QUERIES] for start in range(0, len(wanted), QUERIES))
-            found = [hits for part in parts for hits in self._hits(part, *self._nearest(part, k), k)]
+            # All rows have the score 0 with a vector of zeros, as of a text without a known word.
+            tied = self._hits(np.zeros((1, self.shape[1]), np.float32), np.zeros(k, dtype=np.int64), np.arange(k), k)[0]
+            asks = wanted[wanted.any(axis=1)]
+            parts = (asks[start : start + QUERIES] for start in range(0, len(asks), QUERIES))
+            ranked = iter([hits for part in parts for hits in self._hits(part, *self._nearest(part, k), k)])
+            found = [next(ranked) if query.any() else list(tied) for query in wanted]
         else:
             words = self._words(fusion)
             scores = (words.scores(asked[number]) for number in numbers)
@@ -423,7 +429,7 @@ class SearchIndex:
     @cached_property
     def _sample(self) -> list[str]:
         """The texts of at most ``SAMPLE`` rows, evenly spread."""
-        return self.texts(range(0, len(self), max(1, len(self) // SAMPLE))[:SAMPLE])
+        return self.texts(range(0, len(self), max(1, -(-len(self) // SAMPLE))))
 
     @cached_property
     def _readability(self) -> Readability:
@@ -433,7 +439,7 @@ class SearchIndex:
     @cached_property
     def _read(self) -> tuple[float, int]:
         """Mean share of a text that the model reads at once, and the most tokens of a text; see ``share_read``."""
-        return share_read(self.encoder, self._sample[:: max(1, len(self._sample) // LONG_SAMPLE)])
+        return share_read(self.encoder, self._sample[:: max(1, -(-len(self._sample) // LONG_SAMPLE))])
 
     @property
     def warnings(self) -> list[str]:
