@@ -104,17 +104,15 @@ from cse import _core
 from cse.options import options_of
 from cse.training import loop, setup
 from cse.training.settings.presets import preset_names
+from cse.cli.commands import methods as combined
+from cse.encoder.resolve import Source
+from cse.training.settings.names import SETTINGS, TABLES, method_flags
+from cse.training.settings.resolve import resolve
 try:
-    from cse.cli.commands import methods as combined
-    from cse.encoder.resolve import Source
-    from cse.training.settings.names import SETTINGS, TABLES, method_flags
     from cse.training.settings.described import public_toml, recipe_reason
-    from cse.training.settings.resolve import resolve
-except ImportError:  # of version 34e655e7
-    from cse.training.settings import precedence as combined
-    from cse.training.settings.precedence import recipe_reason, resolve, with_preset
-    from cse.training.settings.values import SETTINGS, TABLES, method_flags
-    Source = None
+except ImportError:  # of version 2794a914
+    from cse.training.settings.resolve import Resolved, recipe_reason
+    public_toml = Resolved.public_toml
 
 kinds, output, given = sys.argv[1].split(","), Path(sys.argv[2]), json.loads(Path("runs.json").read_text())
 
@@ -128,13 +126,9 @@ def run(*arguments):
     group.cli.main(list(map(str, arguments)), standalone_mode=False)
 
 def final(config, family, own_pooler=None, precision=None):
-    if Source is None:
-        resolved = resolve(with_preset(config), family, own_pooler, precision)
-        loss, public = setup.describe_loss(resolved), resolved.public().to_toml()
-    else:
-        resolved = resolve(config, lambda name: Source(name, name, name, family, own_pooler))
-        resolved = resolved.changed(precision=precision) if precision else resolved
-        loss, public = setup.describe_loss(resolved.loss, resolved.contrastive), public_toml(resolved)
+    resolved = resolve(config, lambda name: Source(name, name, name, family, own_pooler))
+    resolved = resolved.changed(precision=precision) if precision else resolved
+    loss, public = setup.describe_loss(resolved.loss, resolved.contrastive), public_toml(resolved)
     return resolved, "\n".join([resolved.to_toml(), recipe_reason(resolved, family), loss, public])
 
 def resolved(family, *others, **values):
