@@ -11,8 +11,8 @@ the seed, have a label, and 1,200 others are the test. The model is trained on t
 is fitted to the unit vectors of the N rows; its recall is the mean over the classes of the test rows. With --permuted,
 the labels of 100 rows are permuted, by each of the seeds from the first to the one before the last, and the classifier
 is fitted to the true ones. With --setfit, the Python of another environment trains SetFit, with its defaults, on the
-same 100 rows. A cell is stored when it is finished, so that an
-interrupted program continues.
+same 100 rows; the score without labels is the MRR by which --learn is guarded, of the same sentences. A cell is stored
+when it is finished, so that an interrupted program continues.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ began = time.perf_counter()
 model = SetFitModel.from_pretrained(given["model"])
 Trainer(model=model, train_dataset=Dataset.from_dict({"text": given["texts"], "label": given["labels"]})).train()
 seconds = time.perf_counter() - began
+model.model_body.save(given["folder"])
 vectors = [model.model_body.encode(rows).tolist() for rows in (given["texts"], given["test"])]
 own = [int(each) for each in model.predict(given["test"])]
 json.dump({"seconds": seconds, "vectors": vectors, "own": own}, sys.stdout)
@@ -122,20 +123,26 @@ def compared(before: Numbers, after: Numbers, labels: Numbers) -> dict[str, Any]
     return {"before": a, "after": b, "difference": b - a, "low": float(low), "high": float(high), **accuracy}
 
 
+def prepared(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: int) -> Any:
+    """Returns a run on the table that is ready to be trained."""
+    import cse
+    from cse.training.setup import prepare
+
+    table = {"corpus": str(data.table(taught, labels)), "column": "text", "labels": "label", "learn": True}
+    settings = {"seed": seed, "threads": threads, "output": str(data.work), "device": data.device}
+    return prepare(cse.TrainConfig(**table, **settings, model=data.model), left_out=np.arange(0))
+
+
 def trained(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: int) -> tuple[Any, dict[str, Any]]:
     """Trains on the table; returns the encoder of best/, and its seconds, steps and scores without labels."""
     import cse
     from cse.encoder.device import device_name
     from cse.training.callbacks import Callback
     from cse.training.loop import Trainer
-    from cse.training.setup import prepare
     from cse.training.step.ranks import World
 
-    table = {"corpus": str(data.table(taught, labels)), "column": "text", "labels": "label", "learn": True}
-    settings = {"seed": seed, "threads": threads, "output": str(data.work), "device": data.device}
-    config = cse.TrainConfig(**table, **settings, model=data.model)
     began, processor = time.perf_counter(), time.process_time()
-    trainer = Trainer(prepare(config, left_out=np.arange(0)), World(), Callback())
+    trainer = Trainer(prepared(data, taught, labels, seed, threads), World(), Callback())
     result = trainer.run()
     seconds = {"seconds": time.perf_counter() - began, "processor": time.process_time() - processor}
     encoder = cse.Encoder(result.folder / "best", device=data.device)
@@ -161,11 +168,13 @@ def cell(data: Data, count: int, seed: int, threads: int, permuted: bool = False
 
 
 def setfit(data: Data, count: int, python: str, threads: int) -> dict[str, Any]:
+    from cse import Encoder
     from cse.encoder.resolve import find_model
 
     taught = data.taught(count, 0)
     texts, labels = [data.texts[row] for row in taught], data.labels[taught]
-    given = {"model": str(find_model(data.model).path), "texts": texts, "labels": labels.tolist()}
+    folder = str(data.work / f"setfit-{data.name}")
+    given = {"model": str(find_model(data.model).path), "texts": texts, "labels": labels.tolist(), "folder": folder}
     path = data.work / "setfit.json"
     path.write_text(json.dumps({**given, "test": data.texts[TABLE:]}), encoding="utf8")
     done = subprocess.run(
@@ -175,8 +184,10 @@ def setfit(data: Data, count: int, python: str, threads: int) -> dict[str, Any]:
     one, other = (np.array(each, dtype=np.float32) for each in found["vectors"])
     before, test = data.before(), data.labels[TABLE:]
     old = predicted(before[taught], labels, before[TABLE:])
-    own = recall(np.array(found["own"]), test)
-    return {**compared(old, predicted(one, labels, other), test), "seconds": found["seconds"], "own classifier": own}
+    own = {"seconds": found["seconds"], "own classifier": recall(np.array(found["own"]), test)}
+    halves = prepared(data, taught, labels, 0, threads).state.selector.scoring["halves"]
+    scores = [100 * halves(Encoder(model, device="cpu")).rows[0]["mrr"] for model in (data.model, folder)]
+    return {**compared(old, predicted(one, labels, other), test), **own, "mrr": scores}
 
 
 def means(runs: dict[str, Any]) -> dict[str, Any]:
@@ -216,6 +227,7 @@ def report(stored: dict[str, Any]) -> Iterator[str]:
         yield (
             f"SetFit {key}: {record['before']:.1f} -> {record['after']:.1f}, {record['difference']:+.1f} "
             f"(its own classifier {record['own classifier']:.1f}); {record['seconds']:.0f} s"
+            + ("; the score without labels: {:.1f} -> {:.1f}".format(*record["mrr"]) if "mrr" in record else "")
         )
     permuted = stored.get("permuted", {})
     for name in SETS:
