@@ -187,7 +187,12 @@ def setfit(data: Data, count: int, python: str, threads: int) -> dict[str, Any]:
     own = {"seconds": found["seconds"], "own classifier": recall(np.array(found["own"]), test)}
     halves = prepared(data, taught, labels, 0, threads).state.selector.scoring["halves"]
     scores = [100 * halves(Encoder(model, device="cpu")).rows[0]["mrr"] for model in (data.model, folder)]
-    return {**compared(old, predicted(one, labels, other), test), **own, "mrr": scores}
+    return {
+        **compared(old, predicted(one, labels, other), test),
+        **own,
+        "mrr before": scores[0],
+        "mrr after": scores[1],
+    }
 
 
 def means(runs: dict[str, Any]) -> dict[str, Any]:
@@ -227,7 +232,11 @@ def report(stored: dict[str, Any]) -> Iterator[str]:
         yield (
             f"SetFit {key}: {record['before']:.1f} -> {record['after']:.1f}, {record['difference']:+.1f} "
             f"(its own classifier {record['own classifier']:.1f}); {record['seconds']:.0f} s"
-            + ("; the score without labels: {:.1f} -> {:.1f}".format(*record["mrr"]) if "mrr" in record else "")
+            + (
+                "; without labels: {mrr before:.1f} -> {mrr after:.1f}".format_map(record)
+                if "mrr after" in record
+                else ""
+            )
         )
     permuted = stored.get("permuted", {})
     for name in SETS:
