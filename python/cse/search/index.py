@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from ..encoder.encoder import Encoder
 
 # Texts that are encoded together; most files of a build, each of which stays open; queries that are searched for
-# together; rows from which the first limits of a search are found; products that are in memory together, of a row with
-# more passages than fit, all; pairs of vectors that are multiplied in float64 together; and texts whose tokens are
-# counted to see whether the model reads them.
+# together; rows from which the first limits of a search are found; products that are in memory together (or all of a
+# row with more passages); pairs of vectors that are multiplied in float64 together; and texts whose tokens are counted
+# to see whether the model reads them.
 BLOCK, PARTS, QUERIES, FIRST, PRODUCTS, PAIRS, LONG_SAMPLE = 4096, 64, 256, 1024, 1 << 21, 1024, 50
 
 
@@ -288,12 +288,12 @@ class SearchIndex:
         numbers = [number for number, text in enumerate(asked) if text.strip()]
         wanted = scaled(vectors, self._rows.settings)[numbers]
         if fusion is None:
-            # All rows have the score 0 with a vector of zeros, as of a text without a known word.
-            tied = self._hits(np.zeros((1, self.shape[1]), np.float32), np.zeros(k, dtype=np.int64), np.arange(k), k)[0]
             asks = wanted[wanted.any(axis=1)]
             parts = (asks[start : start + QUERIES] for start in range(0, len(asks), QUERIES))
             ranked = iter([hits for part in parts for hits in self._hits(part, *self._nearest(part, k), k)])
-            found = [next(ranked) if query.any() else list(tied) for query in wanted]
+            # With a vector of zeros, as of a text without a known word, all rows have the score 0: the first are found.
+            first = np.zeros(k, dtype=np.int64), np.arange(k)
+            found = [next(ranked) if query.any() else self._hits(query[None], *first, k)[0] for query in wanted]
         else:
             words = self._words(fusion)
             scores = (words.scores(asked[number]) for number in numbers)

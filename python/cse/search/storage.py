@@ -65,16 +65,8 @@ class Rows:
                 raise ValueError
             self.table = reader.read_all()
             self.table.validate()  # so that a file that is not checked can be opened
-        except (
-            pa.ArrowException,
-            OSError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-        ) as error:
-            if isinstance(error, InputError) or getattr(error, "errno", None) is not None:  # it cannot be read
+        except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as why:
+            if isinstance(why, InputError) or getattr(why, "errno", None) is not None:  # it cannot be read
                 raise
             raise InputError(f"{path}: is damaged; {AGAIN}") from None
         lists = self.table.column("passages").chunks
