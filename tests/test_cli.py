@@ -357,6 +357,8 @@ def test_the_loss_terms_of_the_command_line_are_added_to_those_of_the_recipe(tin
     for given, family, expected in (
         ({"more_loss_terms": ("mlm",)}, "encoder", ("keep-similarities", "mlm")),
         ({"mlm_weight": 0.1}, "encoder", ("keep-similarities", "mlm")),
+        ({"teacher": "m", "loss": "focal"}, "encoder", ("keep-similarities", "teacher")),
+        ({"teacher": "m", "dims": "8"}, "bert-base", ("teacher", "matryoshka")),
         ({"more_loss_terms": ("none",)}, "encoder", ()),
         ({"more_loss_terms": ("none", "mlm")}, "encoder", ("mlm",)),
         ({"more_loss_terms": ("mlm",)}, "bert-base", ("mlm",)),

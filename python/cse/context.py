@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .background import ProgressCallback
 from .data.classes import Classes
 from .data.corpus import Corpus
 from .data.pairs import LabelledPairs
@@ -23,8 +24,12 @@ from .errors import InputError, first_line
 from .tfidf.index import TfidfIndex
 
 if TYPE_CHECKING:
+    from .encoder.encoder import Encoder
     from .encoder.trained import SentenceEncoder
     from .views import Frozen
+
+MOST_VECTORS = 1 << 30
+"""Bytes that the vectors of ``Context.vectors_by`` may take."""
 
 
 @dataclass
@@ -41,6 +46,8 @@ class Context:
     """Name or folder of the model that is trained."""
     rows: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """``(n,)`` numbers of the corpus rows to train on."""
+    used_rows: Callable[[], npt.NDArray[np.int64]] = lambda: np.zeros(0, dtype=np.int64)
+    """Returns those of them that the steps of the run use, ascending."""
     classes: Classes | None = None
     """The classes of the rows that teach; None if the run does not learn from labels."""
     device: str = "cpu"
@@ -52,6 +59,11 @@ class Context:
     """Values by name, set by methods and read by methods that are constructed later."""
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files given to ``depends_on``, by path."""
+
+    progress: ProgressCallback = lambda *_: None
+    """Called during long work before training."""
+    cache: str | None = None
+    """The folder of the cache, if the user gave one."""
 
     _opened: TfidfIndex | None = field(default=None, init=False, repr=False)
 
@@ -124,6 +136,48 @@ class Context:
         if same_tokens:
             self.check_tokens(model.tokenizer, name, flag)
         return Frozen(model.to(self.device))
+
+    def open_encoder(self, name: str, flag: str) -> Encoder:
+        """Opens any encoder, whatever its tokenizer, to compute vectors of rows with ``vectors_by``.
+
+        ``name`` and ``flag`` are as for ``load_model``. The run can only be resumed with the same encoder. Raises
+        ``InputError`` if it cannot be opened.
+        """
+        from .encoder.encoder import Encoder
+        from .encoder.resolve import model_digest
+
+        try:
+            encoder = Encoder(name, device=self.device)
+        except InputError as error:
+            raise InputError(f"{flag}: {error}") from None
+        self.files[f"{flag} {name}"] = model_digest(encoder)
+        return encoder
+
+    def vectors_by(
+        self, encoder: Encoder, flag: str, rows: npt.NDArray[np.int64] | None = None
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Returns rows of the corpus ``(n,)`` (default: those that the run uses) and their vectors ``(n, D)``.
+
+        The vectors are stored in the cache, where later runs find them. Raises ``InputError`` with labelled pairs, or
+        if the vectors would take more than ``MOST_VECTORS`` bytes.
+        """
+        from .data.entries import cache_folder
+        from .encoder.stored_vectors import stored_vectors
+
+        if self.pairs is not None or self.corpus is None:
+            raise InputError(f"{flag}: belongs to a corpus of single texts, not to --pairs; omit one of them")
+        rows = self.used_rows() if rows is None else rows
+        size = len(rows) * encoder.embedding_dim * 4
+        if size > MOST_VECTORS:
+            raise InputError(
+                f"{flag}: the vectors of {len(rows):,} rows would take {size / 2**30:.1f} GiB of memory, and "
+                f"{MOST_VECTORS / 2**30:g} are allowed; use fewer rows, with --max-steps"
+            )
+
+        def report(done: int) -> None:
+            self.progress(f"vectors of {flag}", done, len(rows), "sentences")
+
+        return rows, stored_vectors(encoder, self.corpus, rows, cache_folder(self.cache), report)
 
     def load_masked_language_model(self, name: str, flag: str, *, same_tokens: bool = False) -> tuple[Frozen, Any]:
         """Loads a masked language model with frozen weights, on the device of the run; returns it and its tokenizer.

@@ -1,4 +1,5 @@
-"""The cache folder: rows, token ids, and copies of files of other file systems, as files that are mapped into memory.
+"""The cache folder: rows, token ids, and copies of files of other file systems, as files that are mapped into memory,
+and vectors of rows.
 
 Each entry is a folder whose name contains a hash of its key, with a ``meta.json`` that holds the hash of each file.
 When an entry is opened, its files are compared with these hashes, and a damaged entry is written again.
@@ -25,7 +26,7 @@ META = "meta.json"
 KEPT_DAYS = 30
 """An entry that was not opened for as many days is removed when another one is written, unless a process uses it."""
 # Pattern of the names of entries. Other files in the cache folder are not touched.
-NAME = re.compile("(rows|tokens|files)-[0-9a-f]{24}")
+NAME = re.compile("(rows|tokens|files|vectors)-[0-9a-f]{24}")
 
 
 def cache_folder(folder: str | None = None) -> Path:

@@ -32,12 +32,14 @@ LOSS_TERMS: Registry[type[LossTerm]] = Registry(
         "keep-similarities": "cse.losses.auxiliary:KeepSimilarities",
         "matryoshka": "cse.losses.auxiliary:Matryoshka",
         "mlm": "cse.losses.auxiliary:MLM",
+        "teacher": "cse.losses.teacher:Teacher",
     },
     options={
         CONTRASTIVE: "cse.losses.options:ContrastiveOptions",
         "keep-similarities": "cse.losses.options:KeepSimilaritiesOptions",
         "matryoshka": "cse.losses.options:MatryoshkaOptions",
         "mlm": "cse.losses.options:MLMOptions",
+        "teacher": "cse.losses.options:TeacherOptions",
     },
 )
 """Loss terms by name: ``cse train --loss NAME`` uses one as the loss, ``--loss-term NAME`` adds one to the loss."""

@@ -91,6 +91,23 @@ class KeepSimilaritiesOptions:
 
 
 @dataclass(frozen=True)
+class TeacherOptions:
+    """Options of the term that learns the embeddings of another encoder."""
+
+    model: Annotated[
+        str | None,
+        Opt(
+            "encoder whose embeddings are learned, with any tokenizer and number of dimensions",
+            flag="--teacher",
+            metavar="MODEL",
+            default="none",
+            enables=True,
+        ),
+    ] = None
+    weight: Annotated[float, Gt(0), Opt("weight of the term")] = 1.0
+
+
+@dataclass(frozen=True)
 class MatryoshkaOptions:
     """Options of the loss on the first dimensions of the embeddings."""
 

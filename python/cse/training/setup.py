@@ -79,7 +79,7 @@ def prepare(
     settings = resolve(given, find)
     model, methods, seed = settings.model.model, settings.methods, settings.output.seed
     device, precision, reason = pick_compute(settings.output, settings.optimisation, world)
-    context = Context(device=device, part=world.part, model=model)
+    context = Context(device=device, part=world.part, model=model, progress=progress, cache=settings.data.cache)
     for path in methods.imports:
         context.depends_on(path)
     index = open_index(settings.data, methods, folder, context, in_memory=texts is not None)
@@ -99,6 +99,7 @@ def prepare(
     name, positive = next(iter(positives.items()))
     index.check()
     rows = build_batches(settings, data, positive, negatives, world)
+    context.used_rows = rows.used_rows
     built = build_modules(settings, find, context, create, rows, world.rank)
     used = {methods.positive: positives[methods.positive], **negatives, **positives, **built.by_name}
     settings = settings.changed(precision=precision).with_used_options(used)

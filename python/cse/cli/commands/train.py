@@ -67,7 +67,7 @@ def _option(option: Option, name: str, text: str, heading: str, key: str) -> cli
 def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
     settings = {name: value for name, value in values.items() if value is not None and value != ()}
     given = flat(settings)
-    # --mlm-weight and --dims name their terms, which are added, as by --loss-term.
+    # --mlm-weight, --dims and --teacher name their terms, which are added, as by --loss-term.
     terms = tuple(dict.fromkeys((*given.pop("more_loss_terms", ()), *given.pop("loss_terms", ()))))
     if NO_TERMS in terms:
         return {**given, "loss_terms": tuple(name for name in terms if name != NO_TERMS)}
@@ -85,6 +85,7 @@ def _by_family(name: str, default: Any) -> str:
             value = printing.plain(flat(condition["values"]).get(name))
             if value not in ("", usual):
                 about = f"{condition['loss']} on {family}" if "loss" in condition else f"{family} without --pairs"
+                about = f"{family} with --{condition['term']}" if "term" in condition else about
                 values.setdefault(value, []).append(about)
     if not common:
         common = max(values, key=lambda text: len(values[text]), default="")
@@ -122,7 +123,7 @@ class ConsoleCallback(ProgressCallback):
 
 
 COMMON = (
-    *("pairs", "column", "labels", "learn", "model", "preset", "loss", "una", "lr", "max_steps"),
+    *("pairs", "column", "labels", "learn", "model", "teacher", "preset", "loss", "una", "lr", "max_steps"),
     *("dev", "query", "output", "name", "seed", "resume"),
 )
 """Options that ``cse train --help`` lists; ``--help-all`` lists all."""

@@ -122,6 +122,16 @@ class Batches:
         """Returns the rows of an epoch, ascending."""
         return self.positive.rows_of_epoch(self.rows, rng.Draws(self.seed, epoch))
 
+    def used_rows(self) -> npt.NDArray[np.int64]:
+        """Returns the rows that the steps use, ascending."""
+        used, left = self.rows[:0], self.steps * self.accumulate
+        for epoch in range(-(-left // self.per_epoch)):
+            count = min(left, self.per_epoch) * self.size
+            used, left = np.union1d(used, self._ordered(epoch)[:count]), left - self.per_epoch
+            if len(used) == len(self.rows):
+                break
+        return used
+
     def _ordered(self, epoch: int) -> npt.NDArray[np.int64]:
         """Returns the rows of an epoch in random order."""
         rows = self.rows_of(epoch)

@@ -7,6 +7,7 @@ neither NumPy nor torch, so that the command line starts quickly.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -46,14 +47,18 @@ def is_published(preset: str | None) -> bool:
     return preset is not None and preset.partition("-")[0] not in families()
 
 
-def defaults(family: str, loss: str | None = None, *, recipe: bool = True) -> dict[str, Any]:
+def defaults(
+    family: str, loss: str | None = None, terms: Collection[str] = (), *, recipe: bool = True
+) -> dict[str, Any]:
     """Returns the default settings of a model family with a loss, which is one of them; see ``defaults.toml``.
 
-    ``loss`` is None if the user chose none. ``recipe``: whether the recipe of the family applies, which chooses a loss;
-    it does not with labelled pairs, with the preset of a paper, and with a loss that is not contrastive.
+    ``loss`` is None if the user chose none, and ``terms`` are the loss terms that the user added, one of which may be
+    the loss then. ``recipe``: whether the recipe of the family applies, which chooses a loss; it does not with labelled
+    pairs, with the preset of a paper, and with a loss that is not contrastive.
     """
     chosen = [table["values"] for table in conditions(family) if recipe and table.get("pairs") is False]
-    loss = loss or next((values["loss"] for values in chosen), "standard")
+    own = [table["values"] for table in conditions(family) if recipe and table.get("term") in terms]
+    loss = loss or next((values["loss"] for values in (*own, *chosen)), "standard")
     values = dict(families()[family])
     for own in chosen if loss in CONTRASTIVE_LOSSES else ():
         values |= own
@@ -63,7 +68,7 @@ def defaults(family: str, loss: str | None = None, *, recipe: bool = True) -> di
 
 
 def conditions(family: str) -> list[dict[str, Any]]:
-    """Returns the tables ``when`` of a family: ``loss`` or ``pairs``, and the values that apply then."""
+    """Returns the tables ``when`` of a family: ``loss``, ``pairs`` or ``term``, and the values that apply then."""
     return [table for table in _defaults()["when"] if table["family"] == family]
 
 

@@ -86,8 +86,9 @@ def resolve(given: TrainConfig, find_model: Callable[[str], Source]) -> Resolved
     config = with_preset(given)
     source = find_model(config.model)
     values = merge(config.values(), _derived(config, source.family, source.pooler), families()["all"])
-    terms = (*values.get("loss_terms", ()), *values.pop("more_loss_terms", ()))
-    complete = _Complete(**values | {"loss_terms": tuple(dict.fromkeys(terms))}, given=config.given)
+    terms = dict.fromkeys((*values.get("loss_terms", ()), *values.pop("more_loss_terms", ())))
+    terms.pop(values["loss"], None)  # with --teacher, which may be the loss
+    complete = _Complete(**values | {"loss_terms": tuple(terms)}, given=config.given)
     assert config.given is not None
     for problem in filter(None, without_effect(complete, {**config.options, **config.given.get("options", {})})):
         raise InputError(problem)
@@ -120,7 +121,7 @@ def _derived(config: TrainConfig, family: str, own_pooler: str | None = None) ->
     """Returns the defaults of a model, by flat name: what methods imply, and the defaults of its family and loss."""
     chosen, published = config.values(), is_published((config.given or config.values()).get("preset"))
     recipe = not (config.pairs or published)
-    usual = defaults(family, chosen.get("loss"), recipe=recipe)
+    usual = defaults(family, chosen.get("loss"), () if config.learn else config.all_terms, recipe=recipe)
     usual = {name: value for name, value in usual.items() if name != other_limit(chosen)}
     usual |= {"pooler": own_pooler} if own_pooler else {}
     usual |= {"positive": PAIRS_POSITIVE} if config.pairs else {}

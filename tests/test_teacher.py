@@ -1,0 +1,136 @@
+"""``--teacher``: the loss term that learns the similarities of another encoder, whose vectors are computed once."""
+
+from shutil import copytree, rmtree
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import refuses
+from cse import Encoder, TrainConfig, context, train
+from cse.evaluation.geometry import unit
+from cse.losses.teacher import alignment
+from cse.training.setup import prepare
+from cse.training.step.encode import Inputs
+from cse.training.step.ranks import World
+from cse.training.step.step import batch_step, propagate
+from runs import first_batches, in_float64, records_of, resolved
+
+
+@pytest.fixture
+def taught(run_config, tmp_path):
+    """A function that returns settings with a teacher and a cache of the test."""
+
+    def settings(teacher, **changes):
+        return run_config.replace(teacher=str(teacher), cache=str(tmp_path / "cache"), **changes)
+
+    return settings
+
+
+@pytest.fixture
+def encoded(monkeypatch):
+    """The numbers of texts of all calls of ``Encoder.encode``."""
+    calls, encode = [], Encoder.encode
+    monkeypatch.setattr(
+        Encoder, "encode", lambda *given, **named: calls.append(len(given[1])) or encode(*given, **named)
+    )
+    return calls
+
+
+def test_the_alignment_maximises_the_mean_cosine_over_all_rotations():
+    generator = np.random.default_rng(0)
+    base = generator.normal(size=(200, 6))
+    turned = generator.normal(size=(200, 6)) * 0.1 + base  # the base's vectors, changed and rotated
+    rotations = [np.linalg.qr(generator.normal(size=(6, 6)))[0] for _ in range(2000)]
+    whole = alignment(base @ rotations[0], base)
+    assert np.allclose(base @ rotations[0] @ whole, base, atol=1e-12)
+    found = alignment(turned @ rotations[1], base)
+    assert np.allclose(found.T @ found, np.eye(6), atol=1e-12)
+
+    def mean_cosine(mapping):
+        return (unit(turned @ rotations[1]) @ mapping * unit(base)).sum(1).mean()
+
+    near = [found @ np.linalg.qr(np.eye(6) + 0.01 * generator.normal(size=(6, 6)))[0] for _ in range(200)]
+    assert mean_cosine(found) >= max(map(mean_cosine, (*rotations, *(m * np.sign(np.diag(found.T @ m)) for m in near))))
+    wide = np.hstack([turned, np.zeros((200, 5))]) @ np.linalg.qr(generator.normal(size=(11, 11)))[0]
+    assert np.allclose(wide @ alignment(wide, base), turned @ alignment(turned, base), atol=1e-10)
+    narrow = alignment(turned[:, :3], base)
+    assert narrow.shape == (3, 6)
+    assert np.allclose(narrow @ narrow.T, np.eye(3), atol=1e-12)
+    assert alignment(wide[:4], base[:4]).shape == (11, 6)
+
+
+@pytest.mark.parametrize("positive", ["dropout", "spans", "halves"])
+def test_the_term_is_one_minus_the_mean_cosine_with_the_aligned_vectors_of_whole_rows(
+    taught, glove, positive, short_rows
+):
+    run = prepare(taught(glove, positive=positive, options={"teacher": {"weight": 0.5}}))
+    assert list(run.state.terms) == ["contrastive", "teacher"]
+    used = [short_rows[row] for row in run.batches.used_rows()]
+    mapping = alignment(Encoder(glove).encode(used), run.state.encoder.encode(used))
+    in_float64(run)
+    (batch,) = first_batches(run)
+    metrics = propagate(run.state, batch, run.forward)
+    step = batch_step(run.state, Inputs(batch, "cpu"), run.forward, World())
+    targets = Encoder(glove).encode([short_rows[row] for row in batch.rows]) @ mapping
+    with torch.no_grad():
+        views = [step.encode(name).numpy() for name in ("anchor", "positive")]
+    expected = np.mean([(unit(view) * unit(targets)).sum(1) for view in views])
+    assert float(metrics["cos_teacher"]) == pytest.approx(expected, rel=1e-5)
+    assert float(metrics["loss/teacher"]) == pytest.approx((1 - expected) / 2, rel=1e-5)
+    assert abs(expected) < 0.9
+
+
+def test_only_rows_that_the_steps_use_are_encoded_once(taught, glove, encoded, monkeypatch):
+    monkeypatch.setattr("cse.encoder.stored_vectors.BLOCK", 20)
+    config = taught(glove, accumulate=2)
+    shown = []
+    run = prepare(config, progress=lambda *values: shown.append(values))
+    used = np.unique(np.concatenate([run.batches[number].rows for number in range(16)]))
+    assert used.tolist() == run.state.terms["teacher"].rows.tolist() == run.batches.used_rows().tolist()
+    assert 64 < len(used) <= 128
+    assert ("vectors of --teacher", len(used), len(used), "sentences") in shown
+    before = len(encoded)
+    again = prepare(config)
+    assert torch.equal(run.state.terms["teacher"].targets, again.state.terms["teacher"].targets)
+    assert not any(count > 2 for count in encoded[before:])  # two sentences only try an encoder
+    whole = prepare(config.replace(max_steps=None, epochs=3, name="whole"))
+    assert whole.batches.used_rows().tolist() == whole.batches.rows.tolist()
+
+
+def test_with_a_teacher_the_recipe_of_sentence_encoders_is_the_teacher_alone():
+    def values(family, **given):
+        found = resolved(TrainConfig(model="m", **given), family)
+        return found.loss.loss, found.loss.loss_terms, found.optimisation.max_steps, found.methods.positive
+
+    for given in ({"teacher": "t"}, {"more_loss_terms": ("teacher",), "options": {"teacher": {"model": "t"}}}):
+        assert values("encoder", **given) == ("teacher", (), 150, "dropout")
+        assert values("encoder", epochs=1, mlm_weight=0.1, **given) == ("teacher", ("mlm",), None, "dropout")
+    assert values("encoder", teacher="t", loss="focal")[::2] == ("focal", 60)
+    assert values("encoder", teacher="t", labels="label", learn=True) == ("standard", ("teacher",), 80, "spans")
+    assert values("bert-base", teacher="t") == ("standard", ("teacher",), None, "dropout")
+    whole = resolved(TrainConfig(model="m", teacher="t"), "encoder")
+    assert whole.options["dropout"] == {"mask": "shared"}
+
+
+def test_what_cannot_teach_is_refused(taught, glove, scored_pairs, tmp_path, monkeypatch):
+    refuses("^--teacher: .*nowhere", prepare, taught(tmp_path / "nowhere"))
+    refuses("--loss-term teacher needs an encoder", prepare, taught("").replace(loss_terms=("teacher",)))
+    table = tmp_path / "pairs.csv"
+    table.write_text("anchor,positive\n" + "".join(f"one {i},two {i}\n" for i in range(40)), encoding="utf8")
+    pairs = taught(glove).replace(corpus=(), pairs=str(table), tfidf=None)
+    refuses("^--teacher: belongs to a corpus of single texts, not to --pairs", prepare, pairs)
+    monkeypatch.setattr(context, "MOST_VECTORS", 1000)
+    refuses("the vectors of 64 rows would take 0.0 GiB of memory, and .*; use fewer rows", prepare, taught(glove))
+
+
+def test_a_run_is_not_resumed_with_another_teacher_of_the_same_name(taught, shallow, tmp_path):
+    teacher = copytree(shallow(1), tmp_path / "teacher")
+    folder = train(taught(teacher, max_steps=4, save_every=2)).folder
+    assert all("cos_teacher" in record for record in records_of(folder)[0])
+    card = (folder / "best" / "README.md").read_text(encoding="utf8")
+    assert 'model = "teacher"' in card
+    assert str(tmp_path) not in card
+    rmtree(teacher)
+    copytree(shallow(2), teacher)
+    refuses("--teacher .* has changed since the run began", train, taught(teacher, max_steps=6), resume=folder)
