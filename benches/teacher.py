@@ -79,7 +79,8 @@ def report(stored: dict[str, Any]) -> Iterator[str]:
         )
         yield f"{key}: {scores}; {record['processor seconds']:.0f} s"
     for key, record in stored.get("means", {}).items():
-        yield f"mean {key}: neighbours {record['neighbours']:+.2f}, linear {record['linear']:+.2f} ({record['seeds']} seeds)"
+        changes = f"neighbours {record['neighbours']:+.2f}, linear {record['linear']:+.2f}"
+        yield f"mean {key}: {changes} ({record['seeds']} seeds)"
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ import sys
 import tomllib
 from itertools import cycle, pairwise
 from pathlib import Path
-from types import ModuleType
 from unittest.mock import patch
 
 import numpy as np
@@ -211,7 +210,6 @@ def test_the_notebook_runs(replaced, tmp_path, monkeypatch):
 def test_python_code_in_the_documentation_runs(cse, place, replaced, text, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setattr("cse.registry.IMPORTED", {})
-    monkeypatch.setitem(sys.modules, "mlflow", ModuleType("mlflow"))  # test_trackers.py runs the logger that uses it
     rows = (place / "corpus.txt").read_text(encoding="utf8").splitlines()
     names = {"np": np, "texts": rows, "ids": [f"d{n}" for n in range(len(rows))]}
     if "runs/NAME" in text:

@@ -131,6 +131,8 @@ def test_a_run_is_not_resumed_with_another_teacher_of_the_same_name(taught, shal
     card = (folder / "best" / "README.md").read_text(encoding="utf8")
     assert 'model = "teacher"' in card
     assert str(tmp_path) not in card
+    longer = taught(teacher, max_steps=6)  # which uses other rows
+    assert train(longer, resume=folder).steps == 6
     rmtree(teacher)
     copytree(shallow(2), teacher)
-    refuses("--teacher .* has changed since the run began", train, taught(teacher, max_steps=6), resume=folder)
+    refuses("--teacher .* has changed since the run began", train, longer, resume=folder)

@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 
-from sentence_models import cross_encoder
 from test_docs import ROOT
 
 pytestmark = pytest.mark.tools
@@ -23,10 +22,8 @@ NEEDED = {
     "BERTopic": "bertopic",
     "scikit-learn": "sklearn",
     "sentence-transformers": "sentence_transformers",
-    "Similarity of pairs": "sentence_transformers",
     "Near-duplicates": "sentence_transformers",
     "Clustering": "sklearn",
-    "Ranking again": "sentence_transformers",
     "Hard negatives of labelled pairs": "datasets",
     "LangChain": "langchain_core",
     "ONNX with 8-bit weights": "onnxruntime",
@@ -84,7 +81,6 @@ def test_a_search_finds_the_nearest_texts_with_the_cosines_of_the_encoder(run, h
 @pytest.mark.parametrize(
     ("head", "right"),
     [
-        ("Similarity of pairs", lambda names, lines: names["cosines"][0] > names["cosines"][1]),
         ("Near-duplicates", lambda names, lines: {0, 300} in map(set, names["groups"])),
         ("ONNX with 8-bit weights", lambda names, lines: 0.9 < min(names["cosines"]) < 1),
         ("Clustering", lambda names, lines: sum(int(line.split()[0]) for line in lines) == 300),
@@ -95,18 +91,6 @@ def test_a_search_finds_the_nearest_texts_with_the_cosines_of_the_encoder(run, h
 )
 def test_other_examples_have_sensible_results(run, head, right):
     assert right(*run(head))
-
-
-def test_a_cross_encoder_ranks_the_first_rows_again(run, monkeypatch, tiny_bert, tmp_path):
-    import sentence_transformers
-
-    model = cross_encoder(tmp_path / "cross", tiny_bert)
-    made = sentence_transformers.CrossEncoder
-    monkeypatch.setattr(sentence_transformers, "CrossEncoder", lambda name: made(str(model), device="cpu"))
-    names, lines = run("Ranking again")
-    scores = names["model"].predict([(names["query"], text) for text in names["first"]])
-    assert len(names["first"]) == 100
-    assert [line.split("  ", 1)[1] for line in lines] == [names["first"][row] for row in np.argsort(-scores)[:10]]
 
 
 def test_fastembed_computes_the_embeddings_of_the_encoder(run, monkeypatch):

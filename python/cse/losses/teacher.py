@@ -63,10 +63,8 @@ class Teacher(RowTerm):
         _, base = context.vectors_by(context.trained, "--model", rows[some])
         mapping, blocks = alignment(vectors[some], base), range(0, len(rows), ROWS)
         targets = np.concatenate([unit(vectors[k : k + ROWS] @ mapping).astype(np.float32) for k in blocks])
-        self.rows: Tensor
-        self.targets: Tensor
-        self.register_buffer("rows", torch.from_numpy(rows), persistent=False)
-        self.register_buffer("targets", torch.from_numpy(targets), persistent=False)
+        # Not buffers, which checkpoints would contain: a resumed run takes them from the cache.
+        self.rows, self.targets = (torch.from_numpy(each).to(context.device) for each in (rows, targets))
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
         """Returns the weighted sum over the rows of both views, and their number."""

@@ -172,15 +172,16 @@ def describe(
         options = f"{options}; the others: {settings.methods.positive}"
     synthetic = [f"{each} {method.describe()}" for each, method in negatives.items()]
     in_evaluation = f" in training, {model.eval_pooler} in evaluation" if model.eval_pooler else ""
+    compared = any("negative" in term.reads for term in run.state.terms.values())
     judging = [each.describe() for each in run.judge.evaluations if isinstance(each, (Labels, CrossFitted))]
     facts = {
         "device": describe_device(run.device, run.forward.precision, run.reason),
         **({"processes": f"{processes}, each with a part of the batch"} if processes > 1 else {}),
         "recipe": recipe_reason(settings, run.state.encoder.family),
         "model": f"{model.model}, pooler {model.pooler}{in_evaluation}",
-        "loss": describe_loss(settings.loss, settings.contrastive),
+        "loss": describe_loss(settings),
         "positive": f"{name}{f' ({options})' if options else ''}",
-        "negatives": "; ".join(["in the batch", *synthetic]),
+        **({"negatives": "; ".join(["in the batch", *synthetic])} if compared else {}),
         **data.describe(),
         **({"labels": judging[0]} if judging else {}),
         **run.index.facts,
@@ -343,17 +344,20 @@ def loss_terms(
     return terms
 
 
-def describe_loss(settings: Loss, options: ContrastiveOptions) -> str:
+def describe_loss(settings: Resolved) -> str:
     """Returns the parts of the loss as text."""
-    if settings.loss not in CONTRASTIVE_LOSSES:
-        return ", ".join([settings.loss, *settings.loss_terms])
+    loss, options = settings.loss.loss, settings.contrastive
+    teacher = settings.options.get("teacher", {}).get("model")
+    terms = [f"{name} {teacher}" if name == "teacher" else name for name in (loss, *settings.loss.loss_terms)]
+    if loss not in CONTRASTIVE_LOSSES:
+        return ", ".join(terms)
     parts = [f"{options.objective} with {options.logits} logits, temperature {options.temperature:g}"]
     if options.logits == "focal":
         parts.append(f"margin {options.margin:g}")
     if options.mixed:
         gradient = "" if options.stop_gradient else ", with a gradient"
         parts.append(f"mixed negatives ({options.mixed}, lambda {options.mix_lambda:g}{gradient})")
-    return ", ".join([*parts, *settings.loss_terms])
+    return ", ".join([*parts, *terms[1:]])
 
 
 def second_encoder(

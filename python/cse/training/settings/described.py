@@ -21,8 +21,8 @@ def recipe_reason(settings: Resolved, family: str | None) -> str:
         return f"preset {preset}"
     if family != "encoder":
         return f"defaults of {family}"
-    said = {"keep-similarities": "its similarities are kept", "teacher": "it learns the similarities of the teacher"}
-    kept = [text for name, text in said.items() if name in settings.loss.loss_terms]
+    said = {"keep-similarities": "its similarities are kept", "teacher": "it learns the embeddings of the teacher"}
+    kept = [text for name, text in said.items() if name in (settings.loss.loss, *settings.loss.loss_terms)]
     cut = ["short passages of the rows are the positives"] if settings.methods.positive == "spans" else []
     why = " and ".join([*kept, *cut])
     return f"encoder: the model is already a sentence encoder{f', so {why}' if why else ''}"
