@@ -260,7 +260,8 @@ def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
         found = [stored[f"{name}/100"][key] for key in ("before", "after", "difference")]
         assert line.endswith(f"| {found[0]:.1f} | {found[1]:.1f} | {found[2]:+.1f} |")
         assert stored[f"{name}/100"]["lowest"] > 0
-    training, whole = (ROOT / "docs/training.md").read_text("utf8"), stored_result("labels.json")
+    whole = stored_result("labels.json")
+    training, _, taught = (ROOT / "docs/training.md").read_text("utf8").partition("## A larger encoder as the teacher")
     for name, row in rows.items():
         (line,) = re.findall(rf"^\| {re.escape(row.removesuffix(')'))}.*", training, re.MULTILINE)
         changes = [stored.get(f"{name}/{count}") for count in (20, 100, 500, 2000)]
@@ -268,6 +269,12 @@ def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
         cells = ["-" if each is None else f"{each['difference']:+.1f}" for each in changes]
         cells += [f"{ours:.1f}", "-" if other is None else f"{other['after']:.1f}"]
         assert [cell.strip() for cell in line.split("|")[2:-1]] == cells
+    for name, row in rows.items():
+        found = stored_result("teacher.json")["means"][f"teacher/{name}"]
+        changes = rf"{found['neighbours']:+.1f} | {found['linear']:+.1f} | {found['seeds']}"
+        assert re.search(
+            rf"^\| {re.escape(row.removesuffix(')'))}[^|]*\| {re.escape(changes)} \|$", taught, re.MULTILINE
+        ), name
 
 
 WRITTEN = [page for page in PAGES if page.name != "settings.md"]  # which is generated
