@@ -57,7 +57,7 @@ two encoders: positive_encoder=copy
 two dropout rates: anchor_dropout=0.05 positive_dropout=0.155
 fixed mask: positive=dropout dropout.mask=shared
 kept similarities: loss=focal loss_terms=keep-similarities keep-similarities.weight=2.0 positive=halves UNA
-a teacher: loss=focal loss_terms=teacher teacher.model=TINY teacher.weight=2.0 UNA
+a teacher: pooler=avg loss=focal loss_terms=teacher teacher.model=TINY teacher.weight=2.0 UNA
 lora: encoder_methods=lora lora.rank=4 lora.dropout=0.1
 lora in two encoders: encoder_methods=lora positive_encoder=copy pooler=avg
 repetition as a negative: imports=METHODS negatives=repetition,una loss=focal

@@ -48,6 +48,8 @@ class Context:
     """``(n,)`` numbers of the corpus rows to train on."""
     used_rows: Callable[[], npt.NDArray[np.int64]] = lambda: np.zeros(0, dtype=np.int64)
     """Returns those of them that the steps of the run use, ascending."""
+    first_rows: Callable[[int], npt.NDArray[np.int64]] = lambda count: np.zeros(0, dtype=np.int64)
+    """Returns the first ones of the first epoch, as many as are given."""
     classes: Classes | None = None
     """The classes of the rows that teach; None if the run does not learn from labels."""
     device: str = "cpu"
@@ -149,25 +151,26 @@ class Context:
         try:
             encoder = Encoder(name, device=self.device)
         except InputError as error:
-            raise InputError(f"{flag}: {error}") from None
+            text = str(error)
+            raise InputError(text.replace("--model", flag) if "--model" in text else f"{flag}: {text}") from None
         self.files[f"{flag} {name}"] = model_digest(encoder)
         return encoder
 
-    def vectors_by(
-        self, encoder: Encoder, flag: str, rows: npt.NDArray[np.int64] | None = None
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-        """Returns rows of the corpus ``(n,)`` (default: those that the run uses) and their vectors ``(n, D)``.
+    def vectors_by(self, encoder: Encoder, flag: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+        """Returns the rows of the corpus that the run uses, ``(n,)``, and their vectors ``(n, D)``, as documents.
 
-        The vectors are stored in the cache, where later runs find them. Raises ``InputError`` with labelled pairs, or
-        if the vectors would take more than ``MOST_VECTORS`` bytes.
+        The vectors are stored in the cache, where later runs find them. If the run uses most rows of the corpus, all
+        are encoded, so that the runs of other folds and seeds find them too. Raises ``InputError`` if the vectors, or
+        as many of the trained encoder, would take more than ``MOST_VECTORS`` bytes.
         """
         from .data.entries import cache_folder
         from .encoder.stored_vectors import stored_vectors
 
-        if self.pairs is not None or self.corpus is None:
-            raise InputError(f"{flag}: belongs to a corpus of single texts, not to --pairs; omit one of them")
-        rows = self.used_rows() if rows is None else rows
-        size = len(rows) * encoder.embedding_dim * 4
+        assert self.corpus is not None
+        used, rows = self.used_rows(), self.corpus.filled()
+        if 2 * len(used) < len(rows):
+            rows = used
+        size = len(rows) * max(encoder.embedding_dim, self.trained.width) * 4
         if size > MOST_VECTORS:
             raise InputError(
                 f"{flag}: the vectors of {len(rows):,} rows would take {size / 2**30:.1f} GiB of memory, and "
@@ -177,7 +180,8 @@ class Context:
         def report(done: int) -> None:
             self.progress(f"vectors of {flag}", done, len(rows), "sentences")
 
-        return rows, stored_vectors(encoder, self.corpus, rows, cache_folder(self.cache), report)
+        vectors = stored_vectors(encoder, self.corpus, rows, cache_folder(self.cache), report)
+        return used, vectors if rows is used else vectors[np.searchsorted(rows, used)]
 
     def load_masked_language_model(self, name: str, flag: str, *, same_tokens: bool = False) -> tuple[Frozen, Any]:
         """Loads a masked language model with frozen weights, on the device of the run; returns it and its tokenizer.

@@ -12,10 +12,13 @@ from ..registry import Registry
 if TYPE_CHECKING:
     from .base import LossTerm
 
-__all__ = ["CONTRASTIVE", "CONTRASTIVE_LOSSES", "LOSS_TERMS", "loss_names"]
+__all__ = ["CONTRASTIVE", "CONTRASTIVE_LOSSES", "LOSS_TERMS", "TEACHER", "loss_names"]
 
 CONTRASTIVE = "contrastive"
 """Name of the term that computes the contrastive losses."""
+
+TEACHER = "teacher"
+"""Name of the term that learns from another encoder (``--teacher``); it is the loss, or is added to it."""
 
 CONTRASTIVE_LOSSES: dict[str, dict[str, Any]] = {
     "standard": {"logits": "cosine"},
@@ -32,14 +35,14 @@ LOSS_TERMS: Registry[type[LossTerm]] = Registry(
         "keep-similarities": "cse.losses.auxiliary:KeepSimilarities",
         "matryoshka": "cse.losses.auxiliary:Matryoshka",
         "mlm": "cse.losses.auxiliary:MLM",
-        "teacher": "cse.losses.teacher:Teacher",
+        TEACHER: "cse.losses.teacher:Teacher",
     },
     options={
         CONTRASTIVE: "cse.losses.options:ContrastiveOptions",
         "keep-similarities": "cse.losses.options:KeepSimilaritiesOptions",
         "matryoshka": "cse.losses.options:MatryoshkaOptions",
         "mlm": "cse.losses.options:MLMOptions",
-        "teacher": "cse.losses.options:TeacherOptions",
+        TEACHER: "cse.losses.options:TeacherOptions",
     },
 )
 """Loss terms by name: ``cse train --loss NAME`` uses one as the loss, ``--loss-term NAME`` adds one to the loss."""

@@ -99,7 +99,7 @@ def prepare(
     name, positive = next(iter(positives.items()))
     index.check()
     rows = build_batches(settings, data, positive, negatives, world)
-    context.used_rows = rows.used_rows
+    context.used_rows, context.first_rows = rows.used_rows, rows.first_rows
     built = build_modules(settings, find, context, create, rows, world.rank)
     used = {methods.positive: positives[methods.positive], **negatives, **positives, **built.by_name}
     settings = settings.changed(precision=precision).with_used_options(used)

@@ -132,6 +132,10 @@ class Batches:
                 break
         return used
 
+    def first_rows(self, count: int) -> npt.NDArray[np.int64]:
+        """Returns the first rows of the first epoch."""
+        return self._ordered(0)[:count]
+
     def _ordered(self, epoch: int) -> npt.NDArray[np.int64]:
         """Returns the rows of an epoch in random order."""
         rows = self.rows_of(epoch)

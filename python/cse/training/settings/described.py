@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -54,5 +55,10 @@ def public_text(settings: Resolved, text: str) -> str:
 def _without_folder(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_without_folder(item) for item in value)
-    local = isinstance(value, str) and "/" in value and (os.path.isabs(value) or os.path.exists(value))
-    return os.path.basename(value) if local else value
+    if not isinstance(value, str):
+        return value
+    # An encoder may be KIND:FILE, or MODEL@FILE for whitening.
+    return "".join(
+        os.path.basename(part.rstrip("/")) if "/" in part and (os.path.isabs(part) or os.path.exists(part)) else part
+        for part in re.split("([:@])", value)
+    )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS
-from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
+from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS, TEACHER
 from ...losses.options import incompatibility
 from ...options import If, combination_fault, options_of
 from .names import LOSS_SETTINGS, SETTINGS, TABLES, Settings, flag
@@ -79,7 +79,7 @@ def refusals(config: Settings) -> Iterator[str]:
     loss = config.contrastive
     values |= {
         "terms": config.all_terms,
-        "repeated": config.loss in config.all_terms,
+        "repeated": config.loss in config.all_terms and config.loss != TEACHER,
         "incompatible": incompatibility(config.objective, loss.logits, loss.mixed, config.synthetic_pairs),
         "hard_negative_weight": loss.hard_negative_weight,
     }

@@ -87,7 +87,7 @@ def resolve(given: TrainConfig, find_model: Callable[[str], Source]) -> Resolved
     source = find_model(config.model)
     values = merge(config.values(), _derived(config, source.family, source.pooler), families()["all"])
     terms = dict.fromkeys((*values.get("loss_terms", ()), *values.pop("more_loss_terms", ())))
-    terms.pop(values["loss"], None)  # with --teacher, which may be the loss
+    terms.pop(values["loss"], None)  # TEACHER, which may be the loss
     complete = _Complete(**values | {"loss_terms": tuple(terms)}, given=config.given)
     assert config.given is not None
     for problem in filter(None, without_effect(complete, {**config.options, **config.given.get("options", {})})):
