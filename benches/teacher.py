@@ -49,7 +49,8 @@ def cell(data: Data, teacher: str, seed: int, threads: int) -> dict[str, Any]:
     texts = [data.texts[len(data.texts) - TEST + row] for row in kept]
     vectors = [cse.Encoder(model, device="cpu").encode(texts) for model in (data.model, result.folder / "best")]
     shutil.rmtree(result.folder)
-    found = judge(*(samples_of("label", each, classes) for each in vectors)).measures
+    before, after = (samples_of("label", each, classes) for each in vectors)
+    found = judge(before, after).measures
     names = ("neighbours", "linear")
     scores = {
         name: {key: each[key] for key in ("a", "b", "mean", "low", "high")}

@@ -56,6 +56,7 @@ def test_a_link_out_of_a_model_is_refused_by_what_reads_copies_and_uploads_it(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_copy_and_an_upload_hold_only_the_files_of_a_model(model, tmp_path, monkeypatch):
     (model / "diary.odt").write_text("private", encoding="utf8")
     (model / ".env").write_text("private", encoding="utf8")

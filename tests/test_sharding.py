@@ -341,6 +341,7 @@ def test_build_tfidf_joins_a_running_cluster(on_cluster, shards):
     assert files("ray") == files("tfidf")
 
 
+@pytest.mark.slow
 def test_a_signal_ends_a_command_on_a_cluster_as_any_other(cluster, shards):
     Path("shard5.txt").write_text("one more row of this text\n" * 3_000_000, encoding="utf8")
     command = [sys.executable, "-m", "cse", "build-tfidf", "--engine", "ray", "shard*.txt"]

@@ -9,12 +9,16 @@ import torch
 from conftest import refuses
 from cse import Encoder, TrainConfig, context, train
 from cse.evaluation.geometry import unit
-from cse.losses.teacher import alignment
+from cse.losses import teacher as module
 from cse.training.setup import prepare
 from cse.training.step.encode import Inputs
 from cse.training.step.ranks import World
 from cse.training.step.step import batch_step, propagate
 from runs import first_batches, in_float64, records_of, resolved
+
+
+def alignment(teacher, base):
+    return module.alignment(*(torch.from_numpy(np.asarray(each)) for each in (teacher, base))).numpy()
 
 
 @pytest.fixture

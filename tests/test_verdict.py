@@ -588,6 +588,7 @@ def test_equal_vectors_on_a_development_set_are_a_collapse_and_the_run_ends(base
     assert (result.folder / "last").is_dir()
 
 
+@pytest.mark.slow
 def test_encoders_of_folds_are_trained_again_if_the_run_is_longer(base, few, unguarded):
     config = learning(base, few, max_steps=2, batch_size=4, folds=2, name="run")
     result = train(config)

@@ -355,6 +355,7 @@ def test_template_denoising_subtracts_the_vector_of_the_template_without_the_sen
     assert torch.allclose(encoder.embed(dict(tokens)), after_head(encoder, full[at] - found), rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_refused_combinations_in_the_documentation_are_those_of_the_printed_table(cse):
     docs = Path(__file__).parents[2] / "docs" / "systems.md"
     if not docs.exists():

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from ..errors import InputError
-from ..evaluation.geometry import unit
 from ..views import RowStep, Views
 from .base import RowTerm
 from .options import TeacherOptions
@@ -23,18 +20,18 @@ if TYPE_CHECKING:
 ROWS = 2048
 
 
-def alignment(teacher: npt.NDArray[np.float32], base: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Returns the matrix M ``(E, D)`` that maps vectors of a teacher into the space of the base model.
+def alignment(teacher: Tensor, base: Tensor) -> Tensor:
+    """Returns the matrix M ``(E, D)``, float64, that maps vectors of a teacher into the space of the base model.
 
     Of the teacher's unit vectors T ``(n, E)``, the D first principal components (not centred) are kept, if E > D. M
     rotates them so that the mean cosine with the base model's unit vectors B ``(n, D)`` is largest (the orthogonal
     Procrustes problem; Schoenemann 1966): among all matrices with orthonormal columns or rows in this subspace, M
     maximises the trace of B' T M.
     """
-    t, b = unit(teacher.astype(np.float64)), unit(base.astype(np.float64))
-    components = np.linalg.eigh(t.T @ t)[1][:, ::-1][:, : b.shape[1]]  # (E, min(E, D))
-    left, _, right = np.linalg.svd(b.T @ (t @ components), full_matrices=False)
-    mapping: npt.NDArray[np.float64] = components @ (left @ right).T
+    t, b = (normalize(each.double(), dim=-1) for each in (teacher, base))
+    components = torch.linalg.eigh(t.T @ t)[1].flip(1)[:, : b.shape[1]]  # (E, min(E, D))
+    left, _, right = torch.linalg.svd(b.T @ (t @ components), full_matrices=False)
+    mapping: Tensor = components @ (left @ right).T
     return mapping
 
 
@@ -67,15 +64,18 @@ class Teacher(RowTerm):
                 "--teacher would train the output of the MLP head, which is not saved; add --keep-head, or use a "
                 "pooler without a head, such as --pooler avg"
             )
-        rows, vectors = context.vectors_by(context.open_encoder(options.model, "--teacher"), "--teacher")
-        first = np.isin(rows, context.first_rows(ROWS))
-        texts = context.corpus.take(rows[first])
-        mapping = alignment(vectors[first], encoder.encode(texts, truncate_dim=encoder.width))
-        targets = np.empty((len(rows), mapping.shape[1]), dtype=np.float32)
+        found = context.vectors_by(context.open_encoder(options.model, "--teacher"), "--teacher")
+        rows, vectors = map(torch.from_numpy, found)
+        first = torch.isin(rows, torch.from_numpy(context.first_rows(ROWS)))
+        texts = context.corpus.take(found[0][first.numpy()])
+        base = torch.from_numpy(encoder.encode(texts, truncate_dim=encoder.width))
+        mapping = alignment(vectors[first], base)
+        targets = torch.empty(len(rows), mapping.shape[1])
         for start in range(0, len(rows), ROWS):
-            targets[start : start + ROWS] = unit(vectors[start : start + ROWS] @ mapping)
+            part = slice(start, start + ROWS)
+            targets[part] = normalize(vectors[part].double() @ mapping, dim=-1).float()
         # Not buffers, which checkpoints would contain: a resumed run takes them from the cache.
-        self.rows, self.targets = (torch.from_numpy(each).to(context.device) for each in (rows, targets))
+        self.rows, self.targets = rows.to(context.device), targets.to(context.device)
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
         """Returns the weighted sum over the anchors, and their number."""
