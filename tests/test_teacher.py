@@ -98,17 +98,19 @@ def test_rows_are_encoded_once_and_all_if_the_steps_use_most(taught, teacher, en
     shown = []
     run = prepare(config, progress=lambda *values: shown.append(values))
     used = np.unique(np.concatenate([run.batches[number].rows for number in range(16)]))
-    assert used.tolist() == run.state.terms["teacher"].rows.tolist() == run.batches.used_rows().tolist()
+    assert used.tolist() == run.state.terms["teacher"].table.model.rows.tolist() == run.batches.used_rows().tolist()
     assert 64 < len(used) <= 128
     assert ("vectors of --teacher", len(used), len(used), "sentences") in shown
 
     def by_teacher(**changes):
         encoded.clear()
         again = prepare(config.replace(**changes))
-        return again.state.terms["teacher"], sum(count for kind, count in encoded if kind == str(teacher) and count > 2)
+        return again.state.terms["teacher"].table.model, sum(
+            count for kind, count in encoded if kind == str(teacher) and count > 2
+        )
 
     again, count = by_teacher()
-    assert torch.equal(run.state.terms["teacher"].targets, again.targets)
+    assert torch.equal(run.state.terms["teacher"].table.model.targets, again.targets)
     assert not count
     whole, count = by_teacher(max_steps=None, epochs=3)
     assert len(whole.rows) == 570

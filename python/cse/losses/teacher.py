@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from ..errors import InputError
-from ..views import RowStep, Views
+from ..views import Frozen, RowStep, Views
 from .base import RowTerm
 from .options import TeacherOptions
 
@@ -33,6 +33,20 @@ def alignment(teacher: Tensor, base: Tensor) -> Tensor:
     left, _, right = torch.linalg.svd(b.T @ (t @ components), full_matrices=False)
     mapping: Tensor = components @ (left @ right).T
     return mapping
+
+
+class Targets(nn.Module):
+    """The targets ``(n, D)`` of rows ``(n,)`` with ascending numbers."""
+
+    def __init__(self, rows: Tensor, targets: Tensor) -> None:
+        super().__init__()
+        self.rows: Tensor
+        self.targets: Tensor
+        self.register_buffer("rows", rows)
+        self.register_buffer("targets", targets)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.targets[torch.searchsorted(self.rows, rows)]
 
 
 class Teacher(RowTerm):
@@ -74,13 +88,15 @@ class Teacher(RowTerm):
         for start in range(0, len(rows), ROWS):
             part = slice(start, start + ROWS)
             targets[part] = normalize(vectors[part].double() @ mapping, dim=-1).float()
-        # Not buffers, which checkpoints would contain: a resumed run takes them from the cache.
-        self.rows, self.targets = rows.to(context.device), targets.to(context.device)
+        # Frozen, so that checkpoints leave them out: a resumed run takes the vectors from the cache.
+        self.table = Frozen(Targets(rows, targets).to(context.device))
 
     def forward(self, views: Views, step: RowStep) -> tuple[Tensor, Tensor]:
         """Returns the weighted sum over the anchors, and their number."""
-        targets = self.targets[torch.searchsorted(self.rows, step.rows)]
-        cosines = (normalize(views["anchor"].float(), dim=-1) * targets).sum(-1)
+        targets = self.table(step.rows)
+        z = views["anchor"]
+        z = z.to(torch.promote_types(z.dtype, torch.float32))  # bfloat16 would round cosines to 1 %
+        cosines = (normalize(z, dim=-1) * targets).sum(-1)
         valid = views.valid("anchor")
         total, count = torch.where(valid, cosines, 0.0).sum(), valid.sum().to(cosines.dtype)
         self.metrics = {"cos_teacher": (total, count)}
