@@ -1,5 +1,6 @@
 """``--teacher``: the loss term that learns the vectors of another encoder, which are computed once."""
 
+import json
 from shutil import copytree, rmtree
 
 import numpy as np
@@ -10,6 +11,7 @@ from conftest import refuses
 from cse import Encoder, TrainConfig, context, train
 from cse.evaluation.geometry import unit
 from cse.losses import teacher as module
+from cse.training.settings import described
 from cse.training.setup import prepare
 from cse.training.step.encode import Inputs
 from cse.training.step.ranks import World
@@ -135,6 +137,22 @@ def test_with_a_teacher_the_recipe_of_sentence_encoders_is_the_teacher_alone():
     assert values("bert-base", teacher="t") == ("standard", ("teacher",), None, "dropout")
     whole = resolved(TrainConfig(model="m", teacher="t"), "encoder")
     assert whole.options["dropout"] == {"mask": "shared"}
+
+
+def test_a_model_that_declares_fewer_dimensions_learns_all_of_them(taught, teacher, tiny_bert, tmp_path):
+    Encoder(tiny_bert, pooler="avg").save_pretrained(str(tmp_path / "cut"))
+    file = tmp_path / "cut" / "config_sentence_transformers.json"
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf8")), "truncate_dim": 16}), encoding="utf8")
+    run = prepare(taught(teacher, model=str(tmp_path / "cut"), pooler=None))
+    assert run.state.terms["teacher"].table.model.targets.shape[1] == 32
+    assert propagate(run.state, first_batches(run)[0], run.forward)["cos_teacher"] > 0
+
+
+def test_a_card_names_an_encoder_without_its_folder(tmp_path):
+    (tmp_path / "v.txt").touch()
+    shown = {f"glove:{tmp_path}/v.txt": "glove:v.txt", f"whitening:org/m@{tmp_path}/v.txt@8": "whitening:org/m@v.txt@8"}
+    shown |= {f"{tmp_path}/": tmp_path.name, "org/model": "org/model", "no/such:file": "no/such:file"}
+    assert {value: described._without_folder(value) for value in shown} == shown
 
 
 def test_what_cannot_teach_is_refused(taught, teacher, scored_pairs, tmp_path, monkeypatch):
