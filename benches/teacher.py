@@ -2,11 +2,12 @@
 
     python benches/teacher.py                                prints the results that are stored in --json
     python benches/teacher.py DATA --work DIR [--teacher MODEL] [--only SET ...] [--seeds N ...] [--threads N]
+                             [--control]
 
 DATA holds corpora/ and transfer/, as for ``verdict.py``. Of each set, up to 2,000 rows (600 abstracts) are trained on,
 without their labels, and 1,200 others judge: mean recall x 100 of their labels, by neighbours and by logistic
-regression, as in ``cse compare --labels``, with 95 % intervals of the change. The control has the same steps with
-minilm as its own teacher. A cell is stored when it is finished, so that an interrupted program continues.
+regression, as in ``cse compare --labels``, with 95 % intervals of the change. With --control, the same steps
+have minilm as its own teacher. A cell is stored when it is finished, so that an interrupted program continues.
 """
 
 from __future__ import annotations

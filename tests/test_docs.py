@@ -277,6 +277,10 @@ def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
         assert re.search(
             rf"^\| {re.escape(row.removesuffix(')'))}[^|]*\| {re.escape(changes)} \|$", taught, re.MULTILINE
         ), name
+    runs = stored_result("teacher.json")["runs"]
+    lows = {key: run for key, run in runs.items() if key.startswith("teacher/")}
+    assert all(run["linear"]["low"] > 0 for run in lows.values())
+    assert {key.split("/")[1] for key, run in lows.items() if run["neighbours"]["low"] <= 0} == {"cr", "medical"}
 
 
 WRITTEN = [page for page in PAGES if page.name != "settings.md"]  # which is generated

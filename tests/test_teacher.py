@@ -151,11 +151,11 @@ def test_a_model_that_declares_fewer_dimensions_learns_all_of_them(taught, teach
 def test_a_card_names_an_encoder_without_its_folder(tmp_path):
     (tmp_path / "v.txt").touch()
     shown = {f"glove:{tmp_path}/v.txt": "glove:v.txt", f"whitening:org/m@{tmp_path}/v.txt@8": "whitening:org/m@v.txt@8"}
-    shown |= {f"{tmp_path}/": tmp_path.name, "org/model": "org/model", "no/such:file": "no/such:file"}
+    shown |= {f"{tmp_path}/": tmp_path.name, "org/model": "org/model", "hf://a/b": "hf://a/b"}
     assert {value: described._without_folder(value) for value in shown} == shown
 
 
-def test_what_cannot_teach_is_refused(taught, teacher, scored_pairs, tmp_path, monkeypatch):
+def test_what_cannot_teach_is_refused(taught, teacher, tmp_path, monkeypatch):
     refuses("^--teacher: .*nowhere", prepare, taught(tmp_path / "nowhere"))
     refuses("--loss-term teacher needs an encoder", prepare, taught("").replace(loss_terms=("teacher",)))
     table = tmp_path / "pairs.csv"

@@ -60,7 +60,7 @@ class Context:
     shared: dict[str, Any] = field(default_factory=dict)
     """Values by name, set by methods and read by methods that are constructed later."""
     files: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of the files given to ``depends_on``, by path."""
+    """SHA-256 of the files given to ``depends_on``, by path, and digests of the encoders of ``open_encoder``."""
 
     progress: ProgressCallback = lambda *_: None
     """Called during long work before training."""

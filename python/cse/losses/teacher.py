@@ -56,7 +56,8 @@ class Teacher(RowTerm):
     rotates it into the space of the model before training (``alignment``), so that the model has to change as little as
     possible. M is fitted to the first rows of the first epoch. The number of dimensions may differ.
 
-    Similarities in a batch as the target (SEED; Fang et al. 2021, arXiv:2101.04731) were tried and taught less.
+    Similarities in a batch as the target (SEED; Fang et al. 2021, arXiv:2101.04731) gained less on TREC and customer
+    reviews by a logistic regression and by neighbours; on tweets, less by neighbours and more by the former (one seed).
     """
 
     Options = TeacherOptions

@@ -24,7 +24,7 @@ from ..encoder.trained import SentenceEncoder, check_mask, load_encoder
 from ..errors import InputError
 from ..evaluation.labels import CrossFitted, Labels
 from ..hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
-from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
+from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS, TEACHER
 from ..losses.base import BatchTerm, LossTerm
 from ..losses.options import ContrastiveOptions
 from ..options import parse_options
@@ -347,8 +347,8 @@ def loss_terms(
 def describe_loss(settings: Resolved) -> str:
     """Returns the parts of the loss as text."""
     loss, options = settings.loss.loss, settings.contrastive
-    teacher = settings.options.get("teacher", {}).get("model")
-    terms = [f"{name} {teacher}" if name == "teacher" else name for name in (loss, *settings.loss.loss_terms)]
+    teacher = settings.options.get(TEACHER, {}).get("model")
+    terms = [f"{name} {teacher}" if name == TEACHER else name for name in (loss, *settings.loss.loss_terms)]
     if loss not in CONTRASTIVE_LOSSES:
         return ", ".join(terms)
     parts = [f"{options.objective} with {options.logits} logits, temperature {options.temperature:g}"]

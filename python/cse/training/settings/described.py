@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import replace
 from typing import Any
 
 from ...encoder.saving import public_name
-from ...losses import CONTRASTIVE
+from ...losses import CONTRASTIVE, TEACHER
 from ...options import conditions
 from .flat import to_toml
 from .names import SETTINGS
@@ -22,7 +21,7 @@ def recipe_reason(settings: Resolved, family: str | None) -> str:
         return f"preset {preset}"
     if family != "encoder":
         return f"defaults of {family}"
-    said = {"keep-similarities": "its similarities are kept", "teacher": "it learns the embeddings of the teacher"}
+    said = {"keep-similarities": "its similarities are kept", TEACHER: "it learns the embeddings of the teacher"}
     kept = [text for name, text in said.items() if name in (settings.loss.loss, *settings.loss.loss_terms)]
     cut = ["short passages of the rows are the positives"] if settings.methods.positive == "spans" else []
     why = " and ".join([*kept, *cut])
@@ -55,10 +54,7 @@ def public_text(settings: Resolved, text: str) -> str:
 def _without_folder(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_without_folder(item) for item in value)
-    if not isinstance(value, str):
+    if not isinstance(value, str) or "://" in value:
         return value
     # An encoder may be KIND:FILE, or MODEL@FILE for whitening.
-    return "".join(
-        os.path.basename(part.rstrip("/")) if "/" in part and (os.path.isabs(part) or os.path.exists(part)) else part
-        for part in re.split("([:@])", value)
-    )
+    return "".join(public_name(part) if "/" in part else part for part in re.split("([:@])", value))

@@ -57,8 +57,8 @@ def defaults(
     pairs, with the preset of a paper, and with a loss that is not contrastive.
     """
     chosen = [table["values"] for table in conditions(family) if recipe and table.get("pairs") is False]
-    own = [table["values"] for table in conditions(family) if recipe and table.get("term") in terms]
-    loss = loss or next((values["loss"] for values in (*own, *chosen)), "standard")
+    added = [table["values"] for table in conditions(family) if recipe and table.get("term") in terms]
+    loss = loss or next((values["loss"] for values in (*added, *chosen)), "standard")
     values = dict(families()[family])
     for own in chosen if loss in CONTRASTIVE_LOSSES else ():
         values |= own
