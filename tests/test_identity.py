@@ -6,9 +6,11 @@ import unicodedata
 
 import numpy as np
 import pytest
+import regex
 import torch
 
 from cse import Encoder, SearchIndex
+from cse._core import is_blank
 from cse.data import cache
 from cse.data.corpus import Corpus, hold_out
 from cse.evaluation.geometry import SplitHalf
@@ -21,7 +23,7 @@ from cse.training.setup import prepare
 from cse.training.step.encode import Inputs, gathered_keys
 from cse.training.step.ranks import World
 from cse.views import Views, entry_keys, roles_by_name
-from random_texts import WORDS
+from random_texts import WORDS, some_texts
 from runs import first_batches, labelled_corpus, write_table
 
 SPELLINGS = (str, str.upper, lambda text: f"  {text.replace(' ', chr(9) + ' ')} ", lambda text: text.title() + "\u2003")
@@ -33,18 +35,46 @@ def different(count, words=12):
     return [f"{' '.join(draw.choice(WORDS, words))} number{row}" for row in range(count)]
 
 
+# The characters that nobody sees, by another implementation of Unicode.
+UNSEEN = regex.compile(r"[\p{Default_Ignorable_Code_Point}[\p{Cc}--[\t-\r\x1c-\x1f\x85]]]", regex.VERSION1)
+
+
 def normalised(text):
     """The definition of the row key, in Python."""
-    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
+    seen = UNSEEN.sub("", text)
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", seen).casefold())
     return " ".join(folded.split())
 
 
-def test_the_row_key_is_that_of_the_text_in_nfc_case_folded_with_white_space_collapsed():
+def test_the_row_key_is_that_of_the_seen_text_in_nfc_case_folded_with_white_space_collapsed():
     known = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) not in ("Cn", "Cs")]
     texts = [*known, *(f"a{each}\u0301 b" for each in known), "", " \t", "\u212bngstr\u00f6m", "A\u030angstro\u0308m"]
     keys, expected = row_keys(texts), [normalised(text) for text in texts]
     assert (keys == row_keys(expected)).all()
     assert len(set(keys.tolist())) == len(set(expected))
+    assert [is_blank(text) for text in texts] == [not text for text in expected]
+
+
+@pytest.mark.parametrize("unseen", ["\u200b", "\ufeff", "\xad", "\u200f", "\ufe0f", "\x08", "\u3164"])
+def test_texts_that_differ_in_characters_that_nobody_sees_are_one_text_and_such_a_text_alone_is_blank(
+    unseen, glove, tmp_path
+):
+    texts = some_texts(60)
+    twins = [text.replace(" ", f" {unseen}", 1) for text in texts]
+    assert distinct([*texts, *twins]) == texts
+    assert (
+        row_keys([f"a{unseen}b", "a\tb", "a\x85b", "a\u2028b"]).tolist()
+        == row_keys(["ab", "a b", "a b", "a b"]).tolist()
+    )
+    corpus = Corpus.from_texts([*texts, *twins, unseen, f" {unseen}\t"])
+    assert corpus.filled().tolist() == list(range(120))
+    split = hold_out(corpus, 0, False)
+    assert split.blank == 2
+    index = SearchIndex.build(Encoder(glove), [*texts, unseen], tmp_path / "index")
+    assert len(index.rows) == 60  # a blank row has no vector
+    assert index.search([unseen]) == [[]]
+    # Training and search keep the texts as they are.
+    assert corpus.take([60]) == [twins[0]]
 
 
 def test_a_corpus_has_the_row_keys_of_its_texts_in_memory_and_in_the_cache(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import mmap
 import os
 import re
 import shutil
@@ -10,7 +11,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import count, pairwise
+from itertools import count, pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -625,6 +626,96 @@ def test_an_index_of_another_version_is_refused_and_replaced_by_a_rebuild(tmp_pa
         SearchIndex.open(tmp_path, encoder)
     SearchIndex.build(encoder, ["word1"], tmp_path, rebuild=True)
     assert [each.name for each in tmp_path.iterdir()] == ["rows.arrow"]
+
+
+def forged(path, table, **settings):
+    """Writes an index file with these settings and a right checksum, as anybody can; the schema is the table's."""
+    known = json.loads(table.schema.metadata[b"cse"])
+    about = {"cse": json.dumps({**known, **settings, "checksum": writing.NO_CHECK})}
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema.with_metadata(about)) as writer:
+        writer.write_table(table)
+    sign(path)
+
+
+def sign(path):
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+        at = data.rfind(writing.CHECK) + len(writing.CHECK)
+        data[at : at + 32] = writing.NO_CHECK.encode()
+        place, value = writing.checksum(data)
+        data[place : place + len(value)] = value
+
+
+def offsets_of(array):
+    return np.frombuffer(array.buffers()[1], "<i8" if pa.types.is_large_string(array.type) else "<i4")[: len(array) + 1]
+
+
+@pytest.mark.parametrize("column", ["text", "id", "passages"])
+def test_an_index_with_offsets_out_of_range_and_a_right_checksum_is_refused(tmp_path, encoder, column):
+    texts, path = some_texts(40), tmp_path / "rows.arrow"
+    SearchIndex.build(encoder, texts, tmp_path, ids=[f"id-{row}" for row in range(40)])
+    whole = path.read_bytes()
+    # A copy: the arrays of a file that is mapped into memory would change with the file.
+    array = pa.ipc.open_file(pa.BufferReader(whole)).read_all().column(column).chunk(0)
+    offsets = offsets_of(array)
+    at = whole.index(offsets.tobytes())
+    for row, value in product((0, 20, 40), (1 << 30, -8, int(offsets[-1]) + 500, 0, int(offsets[-1]))):
+        if offsets[row] != value:
+            changed = offsets.copy()
+            changed[row] = value
+            path.write_bytes(whole[:at] + changed.tobytes() + whole[at + changed.nbytes :])
+            sign(path)
+            if (np.diff(changed) >= 0).all() and 0 <= changed[0] and changed[-1] <= offsets[-1]:
+                continue  # other texts, but within the file
+            refuses("is damaged", SearchIndex.open, tmp_path, encoder)
+
+
+def test_settings_and_columns_of_another_index_are_refused_in_one_sentence(tmp_path, encoder):
+    SearchIndex.build(encoder, some_texts(20), tmp_path, ids=[f"id-{row}" for row in range(20)])
+    path = tmp_path / "rows.arrow"
+    table = pa.ipc.open_file(pa.BufferReader(path.read_bytes())).read_all()
+    for name, values in {
+        "model": (None, 3, []), "pooler": (0, []), "prompt": (1.5, {}), "dims": ("x", 2.5, True), "digest": (None, 1),
+        "precision": (None, 8), "width": (None, -1, 0, 7, "x", 10**30), "similarity": (None, 1), "passages": ("x", 1.5),
+    }.items():  # fmt: skip
+        for value in values:
+            forged(path, table, **{name: value})
+            refuses(f"{name}: must be|is damaged", SearchIndex.open, tmp_path, encoder)
+    passages = table.column("passages").combine_chunks()
+    vectors = passages.values.field("vector")
+    nothing = pa.nulls(len(table))
+    values = vectors.flatten().to_numpy().copy()
+    values[5] = np.nan
+    lost = pa.StructArray.from_arrays(
+        [
+            *(passages.values.field(name) for name in ("start", "end")),
+            pa.FixedSizeListArray.from_arrays(pa.array(values), vectors.type.list_size),
+        ],
+        names=["start", "end", "vector"],
+    )
+    for number, (name, column) in enumerate(
+        [
+            ("id", nothing.cast(pa.large_string())),
+            ("text", nothing.cast(pa.large_string())),
+            ("text", table.column("text").cast(pa.string())),
+            ("text", table.column("text").cast(pa.large_binary())),
+            ("hash", nothing.cast(pa.uint64())),
+            ("hash", table.column("hash").cast(pa.string())),
+            ("passages", nothing.cast(passages.type)),
+            ("passages", pa.ListArray.from_arrays(passages.offsets, lost)),
+            ("passages", pa.ListArray.from_arrays(passages.offsets, vectors)),
+        ]
+    ):
+        place = table.column_names.index(name)
+        forged(path, table.set_column(place, name, column))
+        message = refuses("is damaged", SearchIndex.open, tmp_path, encoder)
+        assert "\n" not in message, number
+    for name in table.column_names[1:]:
+        forged(path, table.drop_columns([name]))
+        refuses("is damaged", SearchIndex.open, tmp_path, encoder)
+    forged(path, table.append_column("more", table.column("hash")))
+    refuses("is damaged", SearchIndex.open, tmp_path, encoder)
+    forged(path, table)
+    assert len(SearchIndex.open(tmp_path, encoder)) == 20
 
 
 def test_readers_keep_the_rows_that_they_opened_while_the_index_is_updated(tmp_path, encoder):

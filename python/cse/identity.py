@@ -1,9 +1,10 @@
 """When two texts count as the same text: two identities, which all parts of the package use.
 
-- The *row key* needs no model: a hash of the text in NFC, case folded, with each run of white space replaced by a
-  space (``rust/src/text/row.rs``). It decides which rows are held out together and left out of training
-  (``cse.data.corpus.hold_out``), which texts are judged as one example (``cse.evaluation``), and which are mined
-  (``cse.search.mining``).
+- The *row key* needs no model: a hash of the text without characters that nobody sees (such as the zero-width space),
+  in NFC, case folded, with each run of white space replaced by a space (``rust/src/text/row.rs``). It decides which
+  rows are held out together and left out of training (``cse.data.corpus.hold_out``), which texts are judged as one
+  example (``cse.evaluation``), and which are mined (``cse.search.mining``). Accents are part of it, although some
+  models drop them.
 - The *token key* is a hash of token ids: two texts with equal ones are the same text for a model. It decides which
   texts of a batch are negatives (``cse.views.equal_texts``): a view has the key of its ids as they are encoded, after
   truncation, and a row that is cut into views (``spans``) also the key of all its ids.

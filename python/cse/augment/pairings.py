@@ -18,6 +18,7 @@ import numpy.typing as npt
 from annotated_types import Ge, Gt, Le
 
 from .. import rng
+from .._core import is_blank
 from ..data.corpus import Corpus
 from ..data.words import cut_in_two
 from ..errors import InputError
@@ -116,7 +117,7 @@ class Parallel(Pairing):
 
     def __call__(self, texts: Sequence[str], rows: npt.NDArray[np.int64], draws: Draws) -> Paired:
         others = self.others.take(rows)
-        mask = np.array([bool(other.strip()) and other != text for text, other in zip(texts, others, strict=True)])
+        mask = np.array([not is_blank(other) and other != text for text, other in zip(texts, others, strict=True)])
         return Paired(list(texts), others, mask)
 
 

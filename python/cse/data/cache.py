@@ -96,7 +96,7 @@ class StoredRows:
         with ThreadPoolExecutor(2) as threads:
             hashes += threads.map(_core.hash_file, paths)
         key = {
-            "version": 5,
+            "version": 6,
             "files": hashes,
             "paths": paths,
             "columns": [None if isinstance(file, str) else file.column for file in files],

@@ -18,6 +18,7 @@ from sentence_transformers.sentence_transformer import modules as library
 from sentence_transformers.util import quantize_embeddings
 from torch import nn
 
+from .._core import is_blank
 from ..errors import InputError, check_list, for_python, unknown
 from ..io import copy_files
 from ..progress import counting
@@ -339,7 +340,7 @@ class Encoder(TextEncoder, SentenceTransformer):
     @torch.no_grad()
     def _vectors(self, texts: Sequence[str], size: int, prompt: str, task: str | None, calls: Calls) -> Vectors:
         out = np.zeros((len(texts), self.width), dtype=np.float32)
-        filled = np.array([row for row, text in enumerate(texts) if text.strip()], dtype=np.int64)
+        filled = np.array([row for row, text in enumerate(texts) if not is_blank(text)], dtype=np.int64)
         routed = {} if task is None else {"task": task}
         device = self.device
         if self.training:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from .._core import is_blank
 from ..errors import InputError
 from ..io import contents
 from .base import Calls, TextEncoder, Vectors, unit
@@ -133,7 +134,7 @@ class LightEncoder(TextEncoder):
     def _vectors(self, texts: Sequence[str], size: int, prompt: str, task: str | None, calls: Calls) -> Vectors:
         plain(prompt, self.given[0])
         out = np.zeros((len(texts), self.width), dtype=np.float32)
-        filled = np.array([row for row, text in enumerate(texts) if text.strip()], dtype=np.int64)
+        filled = np.array([row for row, text in enumerate(texts) if not is_blank(text)], dtype=np.int64)
         filled = filled[np.argsort([-len(texts[row]) for row in filled.tolist()], kind="stable")]
         for start in range(0, len(filled), size):
             rows = filled[start : start + size]

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer
 
 import cse._core as _core
 
+from .._core import is_blank
 from ..errors import InputError
 from ..tfidf.options import word_options
 from .base import unwrapped
@@ -62,7 +63,7 @@ class Cutter:
 
 def windows(text: str, tokens: Sequence[Span], size: int) -> list[Span]:
     """Returns the passages of a text, each of at most ``size`` of its tokens; both are given as character spans."""
-    if not text.strip():
+    if is_blank(text):
         return []
     if len(tokens) <= size:
         return [(0, len(text))]

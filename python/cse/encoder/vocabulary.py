@@ -16,6 +16,7 @@ from typing import Any
 
 import cse._core as _core
 
+from .._core import is_blank
 from ..errors import InputError
 from ..tfidf.options import word_options
 from .base import unwrapped
@@ -127,7 +128,7 @@ class Readability:
 def readability(tokenizer: Any, texts: Iterable[str]) -> Readability:
     """Counts the pieces of the first words of the first texts."""
     split, words, rows = word_options(), 0, list[str]()
-    for text in islice((text for text in texts if text.strip()), TEXTS):
+    for text in islice((text for text in texts if not is_blank(text)), TEXTS):
         joined, last = "", -1
         for start, end, _ in _core.tokenize(text, split)[:WORDS]:
             if any(map(str.isalnum, text[start:end])):

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from .._core import is_blank
 from ..data.corpus import Corpus
 from ..data.pairs import ROLE_OF, is_number, number_of
 from ..data.tables import csv_records
@@ -114,7 +115,7 @@ def read_lines(path: Path, blank: bool = False) -> list[tuple[int, str]]:
         rows = Corpus.read([str(path)], max_line_bytes=2**40)
     except InputError as error:
         raise InputError(str(error).replace(", or pass --encoding-errors replace", "")) from None
-    return [(number, line) for number, line in enumerate(rows.take(range(len(rows))), 1) if blank or line.strip()]
+    return [(number, line) for number, line in enumerate(rows.take(range(len(rows))), 1) if blank or not is_blank(line)]
 
 
 def find_files(folder: Path, names: Sequence[str]) -> list[Path]:

@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from .. import io
+from .._core import is_blank
 from ..data.corpus import Corpus
 from ..encoder.base import compared_by, naming_rows
 from ..encoder.vocabulary import Readability, readability, share_read
@@ -285,7 +286,7 @@ class SearchIndex:
         asked, k = check_texts(queries, "queries"), min(check_integer(k, "k"), len(self._filled))
         fusion = Fusion.of(hybrid)
         vectors = self.encoder.encode_query(asked, batch_size=batch_size, progress=progress)
-        numbers = [number for number, text in enumerate(asked) if text.strip()]
+        numbers = [number for number, text in enumerate(asked) if not is_blank(text)]
         wanted = scaled(vectors, self._rows.settings)[numbers]
         if fusion is None:
             asks = wanted[wanted.any(axis=1)]
@@ -474,7 +475,7 @@ def encoded(
 ) -> pa.RecordBatch:
     """Encodes rows of a corpus, whole or in passages; returns their hashes and passages."""
     texts = corpus.take(rows)
-    cut = [[(0, len(text))] if text.strip() else [] for text in texts]
+    cut = [[] if is_blank(text) else [(0, len(text))] for text in texts]
     if settings["passages"] is not None:
         from ..encoder.passages import Cutter
 

@@ -15,6 +15,7 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
+from .._core import is_blank
 from ..data import readers
 from ..data.corpus import Corpus
 from .index import TfidfIndex
@@ -115,7 +116,7 @@ def measure(corpus: readers.Paths, column: str | None, repeat: int, threads: int
     reading, files = readers.reading_options(threads=threads), readers.resolve(corpus, column)
     index = TfidfIndex.build(corpus, column=column, tokenizer="whitespace", threads=threads)
     first = range(min(index.info.rows, PLAIN_ROWS))
-    rows = [row for row in Corpus.read(files, **reading).take(first) if row.strip()]
+    rows = [row for row in Corpus.read(files, **reading).take(first) if not is_blank(row)]
     loop = PlainLoop(index)
     check(index, loop, rows[:CHECKED_ROWS])
     made = (1, False, index.draw_options(beta=BETA), index.reading(reading))

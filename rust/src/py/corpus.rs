@@ -107,11 +107,17 @@ impl Rows {
 }
 
 /// Returns the key of each text, as the bytes of little-endian u64 numbers. Texts that differ only in letter case, white
-/// space and Unicode composition have equal keys.
+/// space, Unicode composition and characters that nobody sees have equal keys.
 #[pyfunction]
 pub fn row_keys<'py>(py: Python<'py>, texts: Vec<Text>) -> Bound<'py, PyBytes> {
     let keys = row::row_keys(texts.iter().map(Text::as_str));
     PyBytes::new(py, &le_bytes(&keys, |x| x.to_le_bytes()))
+}
+
+/// Whether a text contains only white space and characters that nobody sees.
+#[pyfunction]
+pub fn is_blank(text: Text) -> bool {
+    row::is_blank(text.as_str())
 }
 
 /// Writes the rows of files into a folder. Returns the number of rows, the file records, and the number of rows in

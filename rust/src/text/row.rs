@@ -7,8 +7,8 @@
 //!
 //! Blank rows are numbered like other rows. A blank row is not a document of an index (`index/stats.rs`), has no
 //! negative (`una/augment.rs`), and is left out of training (`filled` in `python/cse/data/corpus.py`) and search; its
-//! embedding is zero. The Python code recognises blank rows by their number of words, or with `str.strip`, which
-//! removes exactly the characters that [`is_space`] accepts.
+//! embedding is zero. The Python code recognises blank rows by their number of words, or with `is_blank` of the
+//! extension module.
 
 use std::borrow::Cow;
 use std::num::NonZeroU32;
@@ -25,14 +25,31 @@ pub fn is_space(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }
 
-/// Whether a row contains only white space.
-pub fn is_blank(row: &str) -> bool {
-    row.chars().all(is_space)
+/// Whether nobody sees `c`: a control character that is not white space, or a code point with the property
+/// Default_Ignorable_Code_Point of Unicode 17 (DerivedCoreProperties.txt), such as the zero-width space, the soft hyphen,
+/// marks of direction and variation selectors. They are no part of the key of a row, but stay in its text, because some
+/// join words or emoji.
+pub fn is_unseen(c: char) -> bool {
+    match c {
+        '\0'..='\u{9f}' => c.is_control() && !is_space(c),
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' => true,
+        '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' => true,
+        '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' => true,
+        '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' => true,
+        '\u{e0000}'..='\u{e0fff}' => true,
+        _ => false,
+    }
 }
 
-/// Returns the number of words in a row. Words are separated by white space; a blank row has 0 words.
+/// Whether a row contains only white space and characters that nobody sees.
+pub fn is_blank(row: &str) -> bool {
+    row.chars().all(|c| is_space(c) || is_unseen(c))
+}
+
+/// Returns the number of words in a row. Words are separated by white space and have a character that is seen; a blank
+/// row has 0 words.
 pub fn count_words(row: &str) -> u32 {
-    row.split(is_space).filter(|word| !word.is_empty()).count() as u32
+    row.split(is_space).filter(|word| !word.chars().all(is_unseen)).count() as u32
 }
 
 /// Returns the rows of a text that begins with a row, without `\n`. A row may still end with `\r`.
@@ -122,9 +139,14 @@ fn faulty_rows(bytes: &[u8]) -> Vec<u64> {
     rows.filter(|(_, row)| std::str::from_utf8(row).is_err()).map(|(nth, _)| nth).collect()
 }
 
-/// Returns the XXH3 hash (64 bits) of the normalised text of a row: in NFC, case folded, each run of white space
-/// replaced by a space, and without white space at both ends. `buffer` is overwritten.
+/// Returns the XXH3 hash (64 bits) of the normalised text of a row: without characters that nobody sees, in NFC, case
+/// folded, each run of white space replaced by a space, and without white space at both ends. `buffer` is overwritten.
+///
+/// White space is found before other characters are removed: a tab stays a space, although it is a control character.
 pub fn row_key(row: &str, buffer: &mut String) -> u64 {
+    if row.contains(is_unseen) {
+        return row_key(&row.replace(is_unseen, ""), buffer);
+    }
     buffer.clear();
     if row.is_ascii() {
         push_words(row, buffer);

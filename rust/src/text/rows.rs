@@ -86,7 +86,8 @@ impl Rows {
         self.iter().map(|row| xxh3_64(row.as_bytes())).collect()
     }
 
-    /// Returns the key of each row; rows whose texts differ only in case, white space and composition have equal keys.
+    /// Returns the key of each row; rows whose texts differ only in case, white space, composition and
+    /// characters that nobody sees have equal keys.
     pub fn keys(&self) -> Vec<u64> {
         row_keys(self.iter())
     }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge
 
+from ..._core import is_blank
 from ...data import readers
 from ...errors import InputError, sentence, shortened
 from ...options import Opt, Seed
@@ -138,7 +139,7 @@ def read_queries(
     rows = Corpus.read(inputs, encoding_errors=reading["encoding_errors"], max_line_bytes=reading["max_line_bytes"])
     if not rows.word_counts().any():
         raise InputError(f"--queries {file} holds no query; write one per row")
-    return [*queries, *(text for text in rows.take(range(len(rows))) if blank or text.strip())]
+    return [*queries, *(text for text in rows.take(range(len(rows))) if blank or not is_blank(text))]
 
 
 def lines(hits: list[Hit]) -> list[str]:

@@ -15,6 +15,7 @@ from annotated_types import Ge, Le
 
 import cse._core as _core
 
+from ..._core import is_blank
 from ...data import readers
 from ...data.doctor import findings
 from ...errors import InputError, visible
@@ -207,7 +208,7 @@ def _count_words(files: Sequence[str], tokenizer: Any, model: str, top: int, **r
         def blocks() -> Iterator[list[str]]:
             for start in range(0, len(corpus), BLOCK):
                 yield (block := corpus.take(range(start, min(start + BLOCK, len(corpus)))))
-                if filled := [text for text in block if text.strip()]:
+                if filled := [text for text in block if not is_blank(text)]:
                     ids = token_lists(tokenizer, filled, MAX_LENGTH)["input_ids"]
                     texts.update(zip(row_keys(filled).tolist(), map(hash, map(tuple, ids)), strict=True))
                 more(len(block))

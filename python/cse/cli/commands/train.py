@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
+from ..._core import is_blank
 from ...augment import AUGMENTATIONS
 from ...errors import InputError
 from ...options import Opt, Option, options_of, phrase
@@ -191,7 +192,7 @@ def train_command(
         if before is None and "given" in stored:
             again = TrainConfig(**{name: value for name, value in stored.items() if name != "given"})
             lost = partial(differences, before=again, chosen=chosen)
-    if query is not None and not query.strip():
+    if query is not None and is_blank(query):
         raise InputError("--query is blank; write a query, or omit --query")
     if query is not None and (not config.corpus or "-" in config.corpus):
         raise InputError("--query searches the files of CORPUS; name them, or omit --query")
