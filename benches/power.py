@@ -23,7 +23,8 @@ os.environ |= {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 import numpy as np
 import numpy.typing as npt
 
-from cse.evaluation.labels import FEWEST, samples_of
+from cse.evaluation.base import FEWEST
+from cse.evaluation.labels import samples_of
 from cse.evaluation.significance import resampled_means, strata_of, weights_of
 from cse.io import write_text
 from verdict import TRAINED, chosen, encoded

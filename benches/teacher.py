@@ -34,7 +34,8 @@ FILE = Path(__file__).parent / "results" / "teacher.json"
 def cell(data: Data, teacher: str, seed: int, threads: int) -> dict[str, Any]:
     """Trains on the rows of a set; returns the scores before and after, and the seconds of training."""
     import cse
-    from cse.evaluation.labels import FEWEST, samples_of
+    from cse.evaluation.base import FEWEST
+    from cse.evaluation.labels import samples_of
     from cse.evaluation.verdict import judge
 
     rows = ROWS.get(data.name, len(data.texts) - TEST)

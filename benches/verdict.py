@@ -28,8 +28,9 @@ import numpy as np
 import numpy.typing as npt
 
 import cse
+from cse.evaluation.base import FEWEST
 from cse.evaluation.geometry import unit
-from cse.evaluation.labels import FEWEST, samples_of
+from cse.evaluation.labels import samples_of
 from cse.evaluation.verdict import judge, lines
 from cse.io import write_text
 

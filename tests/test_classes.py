@@ -27,8 +27,12 @@ from test_retrieval import command
         ("1", ["1", "1.0", " 1.00", "True", "true", "TRUE"]),
         ("0", ["0", "0.0", "False", "false"]),
         ("-3", ["-3", "-3.0"]),
+        ("0", ["-0", "-0.0"]),
+        ("1.1", ["1.1", "1.10"]),
+        ("not spam", ["not spam", "not  spam", "not\u00a0spam", "\ufeffnot\tspam\u200b"]),
+        ("['a', 'b']", ["['a', 'b']", "['b', 'a']", "['b','a']"]),
         ("caf\u00e9", ["caf\u00e9", "cafe\u0301 "]),
-        *((each, [each]) for each in ("NA", "none", "-", "null", "01", "1.5", "1.10", "a|b", "A", "yes")),
+        *((each, [each]) for each in ("NA", "none", "-", "null", "01", "1.5", "a|b", "1.2.3", "A", "yes")),
     ],
 )
 def test_cells_of_equal_meaning_are_one_label(label, cells):
@@ -67,7 +71,7 @@ def test_every_format_has_the_same_labels(tmp_path, kind):
     classes = read_classes(corpus, "label", "--labels label")
     assert classes.names == ["1", "2"]
     assert classes.of_rows.tolist() == [-1 if number % 3 == 0 else number % 2 for number in range(120)]
-    found, _, _ = choose_labelled(corpus, classes, share=1.0)
+    found, _ = choose_labelled(corpus, classes, [1.0])
     assert len(found.texts) == 80
     assert found.notes == [
         "2 labels: 1 40, 2 40; the most frequent one has 50.0% of the rows",

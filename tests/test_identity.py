@@ -285,7 +285,7 @@ def test_texts_that_judge_pairs_are_trained_on_in_no_column(run_config, tmp_path
 
 def test_a_text_of_many_rows_does_not_judge_by_its_label(tmp_path):
     rows = [(text, "ab"[row % 2]) for row, text in enumerate(different(300))] + [("not available", "a")] * 20
-    found, held, _ = choose_labelled(*labelled_corpus(tmp_path / "t.csv", rows), share=1.0)
+    found, held = choose_labelled(*labelled_corpus(tmp_path / "t.csv", rows), [1.0])
     assert "not available" not in found.texts
     assert len(held) == len(found.texts) == 300
 

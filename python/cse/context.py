@@ -62,6 +62,8 @@ class Context:
     files: dict[str, str] = field(default_factory=dict)
     """SHA-256 of the files given to ``depends_on``, by path, and digests of the encoders of ``open_encoder``."""
 
+    models: list[str] = field(default_factory=list)
+    """Names of the models that methods have loaded, by which the encoder may learn what these were taught."""
     progress: ProgressCallback = lambda *_: None
     """Called during long work before training."""
     cache: str | None = None
@@ -133,6 +135,7 @@ class Context:
         from .encoder.trained import load_encoder
         from .views import Frozen
 
+        self.models.append(name)
         source = find_model(name)
         model = load_encoder(source, source.pooler or "cls", for_inference=True)
         if same_tokens:
@@ -153,6 +156,7 @@ class Context:
         except InputError as error:
             text = str(error)
             raise InputError(text.replace("--model", flag) if "--model" in text else f"{flag}: {text}") from None
+        self.models.append(name)
         self.files[f"{flag} {name}"] = model_digest(encoder)
         return encoder
 

@@ -90,12 +90,24 @@ def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
 
 
 def check_labels(labels: Iterable[Any], count: int) -> list[str]:
-    """Returns the labels of ``count`` texts as text; "" for None, NaN and missing values of pandas."""
+    """Returns the labels of ``count`` texts as text; "" for None, NaN and missing values of pandas. Scalars of NumPy
+    and torch are their values, and bytes are UTF-8."""
     listed = check_list(labels, "labels", "labels")
     if len(listed) != count:
         raise InputError(f"labels: there must be one for each of the {count:,} texts, got {len(listed):,}")
-    missing = [each is None or type(each).__name__ in ("NAType", "NaTType") or each != each for each in listed]
-    return ["" if none else str(each) for each, none in zip(listed, missing, strict=True)]
+    found = []
+    for number, label in enumerate(listed):
+        if getattr(label, "shape", ()) != ():
+            raise InputError(
+                f"labels: element {number} has the shape {tuple(label.shape)}, but a label is one value; of one-hot "
+                "rows, pass the number of the class (labels.argmax(1))"
+            )
+        value = label.item() if hasattr(label, "item") else label
+        if isinstance(value, (bytes, bytearray)):
+            value = value.decode("utf8", "replace")
+        none = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
+        found.append("" if none else str(value))
+    return found
 
 
 LARGEST = 2**31 - 1

@@ -34,10 +34,14 @@ def row_keys(texts: Sequence[str]) -> Keys:
     return np.frombuffer(_core.row_keys(list(texts)), dtype="<u8")
 
 
+def first_rows(keys: Keys) -> npt.NDArray[np.int64]:
+    """Returns the position of the first row of each key, ascending."""
+    return np.sort(np.unique(keys, return_index=True)[1])
+
+
 def distinct(texts: Sequence[str]) -> list[str]:
     """Returns the first text of each row key, in the given order."""
-    first = np.sort(np.unique(row_keys(texts), return_index=True)[1])
-    return [texts[place] for place in first.tolist()]
+    return [texts[place] for place in first_rows(row_keys(texts)).tolist()]
 
 
 def common_keys(keys: Keys, rows: int) -> Keys:

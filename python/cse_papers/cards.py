@@ -149,6 +149,7 @@ class Retrieved(Edit):
         silent: Any = nullcontext(lambda more: None)
         shows: Any = counting if context.part(2**20).start == 0 else lambda *_: silent
         encoder = Encoder(options.model or context.model, device=context.device)
+        context.models.append(options.model or context.model)
         vectors = np.empty((len(asked), encoder.width), dtype=np.float32)
         with shows("encoding for --negative retrieved", len(asked), "texts") as advance:
             for start in range(0, len(asked), BLOCK):

@@ -11,6 +11,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
+from .._core import collapsed
 from ..errors import InputError
 from . import readers, tables
 from .corpus import Corpus
@@ -20,8 +21,8 @@ from .pairs import values_of
 SAMPLE_ROWS, LONGEST = 2000, 60
 
 
-# A whole number, as text; those with leading zeros are codes.
-WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))(?:\.0+)?")
+# A number, as text; those with leading zeros are codes. In the second group, zeros at the end are left out.
+NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]*))(?:\.([0-9]*?)0*)?")
 # Cells that seem to hold several labels: joined by a bar, or a list.
 SEVERAL = re.compile(r"[^|]+(\|[^|]+)+|\[.*\]", re.DOTALL)
 # Number of labels that are listed.
@@ -31,13 +32,18 @@ TRUE_OR_FALSE = {"true": "1", "false": "0"}
 
 def label_of(cell: str) -> str:
     """Returns the label that a cell of a table, as text, stands for; "" for none: blank, or ``NaN``, which is how
-    programs write a missing number. Numbers that differ by ``.0``, true and 1, and false and 0 are one label, because
-    the type of a column depends on the program that wrote it. Letters are in Unicode's normal form C."""
-    label = unicodedata.normalize("NFC", cell.strip())
+    programs write a missing number. Two labels are the same by the rule for texts (``cse.identity``), but for the case
+    of letters. Equal numbers, true and 1, and false and 0 are one label, because the type of a column depends on the
+    program that wrote it; so are lists with the same parts in another order."""
+    label = unicodedata.normalize("NFC", collapsed(cell))
     if label.lower() == "nan":
         return ""
-    whole = WHOLE.fullmatch(label)
-    return whole[1] if whole else TRUE_OR_FALSE.get(label.lower(), label)
+    if number := NUMBER.fullmatch(label):
+        whole, rest = number[1], number[2]
+        return f"{whole}.{rest}" if rest else whole.removeprefix("-") if whole == "-0" else whole
+    if label[:1] == "[" and label[-1:] == "]":
+        return f"[{', '.join(sorted(part.strip() for part in label[1:-1].split(',')))}]"
+    return TRUE_OR_FALSE.get(label.lower(), label)
 
 
 @dataclass(frozen=True)
@@ -83,7 +89,7 @@ def read_classes(corpus: Corpus, column: str, flag: str) -> Classes:
             f"{flag}: {others[0]} is not a table with such a column; name a table, and --column of its text"
         )
     paths = [readers.find_again(file.path) for file in corpus.files]
-    return classes_of(corpus, column, values_of(paths, flag, column))
+    return classes_of(corpus, column, values_of(paths, flag, column, corpus.max_line_bytes))
 
 
 def classes_of(corpus: Corpus, column: str, labels: Iterable[str]) -> Classes:

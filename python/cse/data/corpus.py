@@ -20,7 +20,7 @@ from ..identity import Keys, common_keys
 from ..io import repaired
 from .cache import StoredRows, read_small
 from .readers import ReadOptions, SourceFile, joined_lines, reading_options
-from .tables import Column, lines_of
+from .tables import MAX_LINE_BYTES, Column, lines_of
 
 # Stands in place of a file path for texts given to ``Corpus.from_texts``, including in the configuration of a run.
 IN_MEMORY = "(texts in memory)"
@@ -37,6 +37,8 @@ class Corpus:
         self.joined_lines = joined_lines
         """Number of table fields, or of texts in memory, in which a line break was replaced by a space."""
         self._in_memory = False
+        self.max_line_bytes = MAX_LINE_BYTES
+        """The limit with which the files were read, which is that of their other columns too."""
 
     @classmethod
     def open(
@@ -50,16 +52,20 @@ class Corpus:
         """Opens files. A small corpus is read into memory, and a large one is memory-mapped; see ``read_small``."""
         options = reading_options(**reading)
         if (rows := read_small(files, options)) is not None:
-            return cls(rows, joined_lines(files))
+            return cls(rows, joined_lines(files))._limited(options)
         files = [file if isinstance(file, str) else Column(file.path, file.column) for file in files]
         stored = StoredRows.open(files, options, cache, progress)
-        return cls(stored, stored.joined_lines)
+        return cls(stored, stored.joined_lines)._limited(options)
 
     @classmethod
     def read(cls, files: Sequence[str | Column], **reading: Unpack[ReadOptions]) -> Corpus:
         options = reading_options(**reading)
         core = in_thread(lambda shared: _core.Rows.read(list(files), options, shared), lambda done, total: None)
-        return cls(core, joined_lines(files))
+        return cls(core, joined_lines(files))._limited(options)
+
+    def _limited(self, options: ReadOptions) -> Corpus:
+        self.max_line_bytes = options["max_line_bytes"]
+        return self
 
     @classmethod
     def from_texts(cls, texts: Iterable[str]) -> Corpus:

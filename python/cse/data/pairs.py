@@ -176,13 +176,15 @@ def _equal(cells: Iterable[str], wanted: str) -> tuple[npt.NDArray[np.bool_], st
     return (places == first) & (first < other), ", ".join(more)
 
 
-def values_of(files: Sequence[str], option: str, column: str) -> Iterator[str]:
+def values_of(
+    files: Sequence[str], option: str, column: str, max_line_bytes: int = tables.MAX_LINE_BYTES
+) -> Iterator[str]:
     for path in files:
-        names = tables.column_names(path)
+        names = tables.column_names(path, max_line_bytes=max_line_bytes)
         if (count := names.count(column)) != 1:
             has = f"has {count} columns" if count else "has no column"
             raise InputError(f"{option}: {path} {has} {column!r}; its columns are: {', '.join(names[:20])}")
-        yield from tables.column_values(path, column)
+        yield from tables.column_values(path, column, max_line_bytes)
 
 
 Rows = npt.NDArray[np.int64]

@@ -122,7 +122,7 @@ def json_records(path: str, most: int = MOST) -> Iterator[tuple[int, dict[str, A
             yield number, record
 
 
-def column_names(path: str, wanted: str | None = None) -> list[str]:
+def column_names(path: str, wanted: str | None = None, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
     """Returns the names of the columns of a table; ``wanted`` is looked for in all records of a .jsonl file."""
     if not is_table(path):
         raise InputError(f"{path}: is not a table; give one of {', '.join(TABLES)}")
@@ -141,8 +141,9 @@ def column_names(path: str, wanted: str | None = None) -> list[str]:
             fault = f"is {name}, not UTF-8; convert it (iconv -f {name} -t UTF-8)"
         if fault:
             raise InputError(f"{path}: {fault}")
+        most = max(MOST, max_line_bytes)
         if has_header_line(path):
-            (_, names), (_, first) = (*islice(csv_records(path), 2), (1, []), (2, []))[:2]
+            (_, names), (_, first) = (*islice(csv_records(path, most=most), 2), (1, []), (2, []))[:2]
             "".join(names).encode("utf8")
             sign = next((sign for sign in ";\t|" if len(names) == 1 and sign in names[0]), None)
             if _kind(path) == ".csv" and sign and sign in ",".join(first):
@@ -153,7 +154,7 @@ def column_names(path: str, wanted: str | None = None) -> list[str]:
                 )
             return names
         fields: dict[str, None] = {}
-        for _, record in islice(json_records(path), RECORDS if wanted is None else None):
+        for _, record in islice(json_records(path, most), RECORDS if wanted is None else None):
             fields.update(dict.fromkeys(record))
             if wanted in fields:
                 break
@@ -226,9 +227,9 @@ def _bytes(text: str) -> bytes:
         return text.encode("utf8", "surrogatepass")
 
 
-def column_values(path: str, column: str) -> Iterator[str]:
+def column_values(path: str, column: str, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[str]:
     """Yields the values of a column of any type as text, one per row; "" for a missing value."""
-    for _, value in _cells(path, column):
+    for _, value in _cells(path, column, max_line_bytes):
         yield "" if value is None else _bytes(str(value)).decode("utf8", "replace")
 
 

@@ -26,6 +26,7 @@ from .encoder import Encoder
 from .modules import Transformer
 from .resolve import MINILM
 from .saving import public_name
+from .taught import LABELS, taught_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -93,6 +94,8 @@ def export_static(
     vectors = (vectors @ axes[:, ::-1].astype(np.float32))[:, :dims]
     config: Any = {"model_type": "model2vec", "architectures": ["StaticModel"], "tokenizer_name": name}
     config |= {"hidden_dim": vectors.shape[1], "apply_pca": vectors.shape[1], "sif_coefficient": SMOOTHING}
+    if columns := taught_of(encoder).columns:
+        config |= {LABELS: [{"column": column, "texts": texts} for column, texts in columns]}
     config |= {"pooling": "mean", "normalize": True, "max_length": None, "seq_length": 1_000_000}
     # No licence: the encoder's is not known here, and model2vec would write its own.
     card: Any = {"base_model_name": name, "model_name": Path(output).name, "language": None, "license": None}

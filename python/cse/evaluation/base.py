@@ -23,7 +23,11 @@ from ..errors import EqualVectors, InputError, shown
 from ..options import NoOptions
 from ..ties import TIE
 
+FEWEST = 10
+"""Least number of rows of a class, of groups of pairs in each half of a development set, and of held-out pairs."""
 Progress = Callable[[int], None]
+Mask = npt.NDArray[np.bool_]
+Seen = Callable[[list[str]], Mask]
 T = TypeVar("T")
 
 
@@ -264,8 +268,20 @@ class Evaluation(ABC):
     ranks: ClassVar[bool] = False
     """Whether the evaluation ranks documents, so that it evaluates the options of a ``System`` (``ranking.py``)."""
 
+    by_labels: ClassVar[bool] = False
+    """Whether labels of texts judge: then, texts whose labels taught an encoder do not judge it (``apart.py``)."""
+
     def __init__(self, options: Any, data: Any) -> None:
         self.options, self.data = options, data
+
+    def known(self, seen: Seen) -> Mask:
+        """Returns for each example, ``(n,)``, whether one of its texts was seen; empty if examples cannot be left out.
+        ``seen`` returns this for each of several texts."""
+        return np.zeros(0, dtype=bool)
+
+    def only(self, kept: Mask) -> Evaluation | None:
+        """Returns the evaluation of the examples of a mask as ``known`` returns it; None if they are too few."""
+        return self
 
     @abstractmethod
     def work(self) -> int:

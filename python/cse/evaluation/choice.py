@@ -1,17 +1,20 @@
-"""Which of several encoders to take: the fastest of those that cannot be told from the best."""
+"""Which of several encoders to take: the fastest of those that lose little against the best."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .base import Report
-from .significance import CANNOT_TELL, score_of
+from .significance import WORSE, score_of
 from .verdict import judge
 
 TIMED = 256  # number of texts by which the speed is measured
+LOSS = 3.0
+"""Points that a faster encoder may lose."""
 
 
 @dataclass(frozen=True)
@@ -34,21 +37,27 @@ def cost_of(encoder: Any, texts: Sequence[str]) -> Cost:
 
 
 def recommend(names: Sequence[str], reports: Sequence[Report], costs: Sequence[Cost]) -> str:
-    """Returns a sentence that names the fastest of the encoders whose verdict against the best is "cannot tell"; the
-    best has the highest score by the first measure. ``reports`` are of the same evaluation."""
+    """Returns a sentence that names the fastest of the encoders that lose at most ``LOSS`` points against the best,
+    according to the interval of the first measure; the best has the highest score by it. ``reports`` are of the same
+    evaluation. A difference that these examples cannot show is no reason to take the faster one."""
     scores = [score_of(sample.values, sample.gold, sample.classes) for sample in (each.samples[0] for each in reports)]
     best = scores.index(max(scores))
-    words = [judge(reports[best].samples, report.samples).word for report in reports]
-    words[best] = CANNOT_TELL
-    level = [place for place, word in enumerate(words) if word == CANNOT_TELL]
+    records = [judge(reports[best].samples, report.samples).measures[0] for report in reports]
+    lost = [math.inf if "low" not in record else -record["low"] for record in records]
+    lost[best] = 0.0
+    level = [place for place, most in enumerate(lost) if most <= LOSS]
     chosen = min(level, key=lambda place: costs[place].seconds)
-    fastest = min(range(len(names)), key=lambda place: costs[place].seconds)
-    if chosen == best:
-        less = "" if best == fastest else "; the faster ones are worse"
-        return f"recommended: {names[best]}, which has the highest score{less}"
-    kept = f"keep {names[chosen]}, the fastest"
-    if len(level) == len(names):
-        return f"cannot tell which is better: {kept}"
-    return (
-        f"recommended: {names[chosen]}, the fastest that cannot be told from {names[best]}, which has the highest score"
-    )
+    faster = [place for place, cost in enumerate(costs) if cost.seconds < costs[best].seconds]
+    if chosen != best:
+        return (
+            f"recommended: {names[chosen]}, the fastest that loses at most {LOSS:g} points against {names[best]}, "
+            "which has the highest score"
+        )
+    less = ""
+    if faster and all(records[place]["word"] == WORSE for place in faster):
+        less = "; the faster ones are worse"
+    elif faster:
+        shown = max(records[place].get("visible", math.inf) for place in faster)
+        seen = f"a difference of {shown:.1f} points would have shown" if math.isfinite(shown) else "they are too few"
+        less = f"; by these rows, a faster one may lose more than {LOSS:g} points ({seen})"
+    return f"recommended: {names[best]}, which has the highest score{less}"

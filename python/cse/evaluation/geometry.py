@@ -17,8 +17,22 @@ from ..data import readers
 from ..data.corpus import HELD_OUT_WORDS, Corpus
 from ..data.words import cut_in_two
 from ..errors import InputError
+from ..identity import first_rows
 from ..ties import at_least
-from .base import Encodes, Evaluation, Progress, Report, Sample, check_apart, embed, needed, read_pairs
+from .base import (
+    FEWEST,
+    Encodes,
+    Evaluation,
+    Mask,
+    Progress,
+    Report,
+    Sample,
+    Seen,
+    check_apart,
+    embed,
+    needed,
+    read_pairs,
+)
 from .options import SplitHalfOptions
 
 Vectors = npt.NDArray[np.float64]
@@ -175,7 +189,7 @@ class SplitHalf(Evaluation):
             self.texts = path
             return
         corpus = Corpus.read(readers.resolve(path, options.column, "--set halves.column=NAME"))
-        _, first = np.unique(corpus.row_keys(), return_index=True)
+        first = first_rows(corpus.row_keys())
         long = np.flatnonzero(corpus.word_counts() >= HELD_OUT_WORDS)
         self.texts = corpus.take(np.intersect1d(first, long)[: options.limit])
         if len(self.texts) < 2:
@@ -196,6 +210,13 @@ class PairSearch(Evaluation):
     def __init__(self, options: Any, data: tuple[list[str], list[str]]) -> None:
         super().__init__(options, data)
         self.columns = data
+
+    def known(self, seen: Seen) -> Mask:
+        return seen(self.columns[0]) | seen(self.columns[1])
+
+    def only(self, kept: Mask) -> PairSearch | None:
+        left, right = ([text for text, keep in zip(each, kept, strict=True) if keep] for each in self.columns)
+        return PairSearch(self.options, (left, right)) if len(left) >= FEWEST else None
 
     def work(self) -> int:
         return sum(map(len, self.columns))

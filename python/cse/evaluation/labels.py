@@ -18,9 +18,10 @@ from ..data import readers
 from ..data.classes import Classes, read_classes
 from ..data.corpus import Corpus
 from ..errors import InputError
-from ..identity import common_keys
+from ..identity import common_keys, first_rows
+from ..search.bm25 import Terms
 from ..ties import at_least, best
-from .base import Encodes, Evaluation, Progress, Report, Sample, check_apart, embed
+from .base import FEWEST, Encodes, Evaluation, Mask, Progress, Report, Sample, Seen, check_apart, embed
 from .geometry import unit
 from .options import MOST_ROWS, LabelsOptions
 from .significance import BETTER, scores_of
@@ -31,8 +32,6 @@ Rows = npt.NDArray[np.int64]
 
 # Number of neighbours whose labels are counted, of folds of the logistic regression, and of divisions into folds.
 NEIGHBOURS, FOLDS, SPLITS = 10, 5, 5
-# Least number of rows of a class, of groups of pairs in each half of a development set, and of held-out pairs.
-FEWEST = 10
 # The fractions of the rows that training holds out to judge by their labels; a later one, if most classes need it.
 SHARES = (0.2, 0.3, 0.4, 0.5)
 # Number of texts with labels from which rows are held out if labels teach; with fewer, all teach (``CrossFitted``).
@@ -53,6 +52,11 @@ class LabelledTexts:
     labels_of_others: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     notes: list[str] = field(default_factory=list)
     """Remarks on rows that do not judge."""
+
+    def only(self, kept: Mask) -> LabelledTexts:
+        """Returns these with the texts of a mask only."""
+        texts = [text for text, keep in zip(self.texts, kept, strict=True) if keep]
+        return replace(self, texts=texts, labels=self.labels[kept])
 
 
 def neighbours(
@@ -107,10 +111,19 @@ def logistic(rows: Any, labels: Rows) -> Callable[[Any], Any]:
 
 
 def words(texts: Any, labels: Rows) -> Callable[[Any], Any]:
-    """Fits a logistic regression to TF-IDF vectors of words and pairs of words."""
+    """Fits a logistic regression to TF-IDF vectors of terms and pairs of terms. Terms are those of the search by words
+    (``cse.search.bm25``), so that scripts without spaces between words have them too; without stemming and stop words.
+    """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
+    terms = Terms()
+    vectorizer = TfidfVectorizer(
+        ngram_range=(1, 2),
+        sublinear_tf=True,
+        lowercase=False,
+        token_pattern=None,
+        tokenizer=lambda text: terms([text])[0],
+    )
     try:
         predict = logistic(vectorizer.fit_transform(texts), labels)
     except ValueError:  # no text has a word
@@ -127,47 +140,69 @@ def most_frequent(texts: Any, labels: Rows) -> Callable[[Any], Any]:
 def distinct(corpus: Corpus) -> Rows:
     """Returns the first row of each different text (``cse.identity``) that is not blank."""
     rows = corpus.filled()
-    return rows[np.unique(corpus.row_keys()[rows], return_index=True)[1]]
+    return rows[first_rows(corpus.row_keys()[rows])]
+
+
+class TooFewLabels(InputError):
+    """Labels of so few rows that they judge nothing."""
+
+
+def capped(labels: Rows, most: int) -> Mask:
+    """Returns which of ``(n,)`` rows are kept if there are more than ``most``: the first ones of each label, as many as
+    its share, but at least ``FEWEST`` of each label that has them, so that a rare label still judges. If there are too
+    many labels for that, the most frequent ones are kept."""
+    if len(labels) <= most:
+        return np.ones(len(labels), dtype=bool)
+    counts = np.bincount(labels)
+    least = np.minimum(counts, FEWEST)
+    ranked = np.argsort(-counts, kind="stable")
+    least[ranked[np.cumsum(least[ranked]) > most]] = 0
+    quota = np.where(least > 0, np.maximum(least, counts * most // len(labels)), 0)
+    while quota.sum() > most:
+        quota[np.argmax(quota - least)] -= 1
+    order = np.argsort(labels, kind="stable")
+    place = np.empty(len(labels), dtype=np.int64)  # of each row among those of its label
+    place[order] = np.arange(len(labels)) - (np.cumsum(counts) - counts)[labels[order]]
+    return np.asarray(place < quota[labels])
 
 
 def choose_labelled(
-    corpus: Corpus, classes: Classes, share: float = SHARES[0], most: int = MOST_ROWS
-) -> tuple[LabelledTexts | None, Rows, str]:
+    corpus: Corpus, classes: Classes, shares: Sequence[float] = SHARES, most: int = MOST_ROWS
+) -> tuple[LabelledTexts, Rows]:
     """Chooses the texts of the smallest hashes to be judged by their labels, the others of which predict these; returns
-    them, their rows, and "". A share of ``SHARES[0]`` grows until most classes that can have ``FEWEST`` of the chosen
-    texts do; those with fewer neither judge nor predict, since a label of one text would outweigh the others in
-    ``neighbours``. With fewer than two classes, returns None, no rows, and why."""
+    them and their rows. Of several shares, the first one is taken with which most of the classes that can have
+    ``FEWEST`` of the chosen texts do; those with fewer neither judge nor predict, since a label of one text would
+    outweigh the others in ``neighbours``. With fewer than two classes, raises ``TooFewLabels``."""
     rows, text, first, common = distinct_texts(corpus, classes)
     labels, apart = np.unique(classes.of_rows[first], return_inverse=True)[1], np.flatnonzero(~common)
     total, count, frequent = len(np.unique(labels)), 0, np.zeros(0, dtype=np.int64)
-    can = int((SHARES[-1] * np.bincount(labels[apart]) >= FEWEST).sum())
-    for part in SHARES if share == SHARES[0] else (share,):
-        count = min(most, int(part * len(first)))
+    can = int((shares[-1] * np.bincount(labels[apart]) >= FEWEST).sum())
+    for share in shares:
+        count = int(share * len(first))
         frequent = np.flatnonzero(np.bincount(labels[apart[:count]]) >= FEWEST)
-        if 2 * len(frequent) > can or count == most:
+        if 2 * len(frequent) > can:
             break
     if len(frequent) < 2:
-        held = "" if share == 1 else " that would be held out"
-        return (
-            None,
-            rows[:0],
-            (f"--labels {classes.column}: fewer than two classes have {FEWEST} of the {count:,} rows{held}"),
+        held = "" if shares[0] == 1 else " that would be held out"
+        raise TooFewLabels(
+            f"--labels {classes.column}: fewer than two classes have {FEWEST} of the {count:,} rows{held}"
         )
     chosen = apart[:count][np.isin(labels[apart[:count]], frequent)]
-    others = np.setdiff1d(np.flatnonzero(np.isin(labels, frequent)), chosen) if share < 1 else rows[:0]
     notes = classes.describe(distinct(corpus), FEWEST)
+    if len(chosen) > most:
+        notes.append(f"at most {most:,} of {len(chosen):,} rows judge: of each label, those of the smallest hashes")
+        chosen = chosen[capped(labels[chosen], most)]
+    others = np.setdiff1d(np.flatnonzero(np.isin(labels, frequent)), chosen) if shares[0] < 1 else rows[:0]
     if len(frequent) < total:
         notes.append(
             f"{len(chosen):,} rows of {len(frequent):,} of the {total:,} labels judge, which have {FEWEST} or more"
         )
-    if count < int(part * len(first)):
-        notes.append(f"at most {most:,} of the {len(first):,} rows judge, those whose texts have the smallest hashes")
     if len(others) > MOST_OTHERS:
         notes.append(f"labels are predicted from {MOST_OTHERS:,} of the {len(others):,} other rows")
-        others = others[:MOST_OTHERS]
+        others = others[capped(labels[others], MOST_OTHERS)]
     texts, known = corpus.take(first[chosen]), corpus.take(first[others])
     judged = LabelledTexts(classes.column, texts, labels[chosen], known, labels[others], notes)
-    return judged, rows[np.isin(text, chosen)], ""
+    return judged, rows[np.isin(text, chosen)]
 
 
 def samples_of(
@@ -207,48 +242,66 @@ def distinct_texts(corpus: Corpus, classes: Classes) -> tuple[Rows, Rows, Rows, 
     return rows, np.argsort(order)[text], rows[first[order]], common[order]
 
 
-def choose_folds(corpus: Corpus, classes: Classes, count: int | None) -> tuple[list[Fold], str]:
+def choose_folds(corpus: Corpus, classes: Classes, count: int | None) -> list[Fold]:
     """Divides the distinct texts with labels into ``count`` folds (None: ``FOLDS`` with fewer than ``ENOUGH`` texts,
     else none), of which each has equally many of each label; labels of fewer than ``FEWEST`` texts neither judge nor
-    predict. With fewer than two other labels, returns no folds, and why."""
+    predict. With fewer than two other labels, raises ``TooFewLabels``, or ``InputError`` if ``count`` was given."""
     rows, text, first, common = distinct_texts(corpus, classes)
-    labels = classes.of_rows[first]
+    labels, given = classes.of_rows[first], count
     if count is None:
         count = FOLDS if len(first) < ENOUGH else 0
     if count == 0:
-        return [], ""
+        return []
     if count == 1:
         raise InputError("--folds: 1 leaves no labels to learn from; give 0, or at least 2")
     least, counts = max(FEWEST, count), np.bincount(labels[~common], minlength=len(classes.names))
     if (counts >= least).sum() < 2:
-        return [], f"--labels {classes.column}: fewer than two labels have {least} of the {len(first):,} texts"
+        most = int(np.sort(counts)[-2]) if len(counts) > 1 else 0
+        few = f"fewer than two labels have {least} of the {len(first):,} texts"
+        if given is not None and most >= FEWEST:
+            raise InputError(f"--folds {given}: {few}; give at most {most}")
+        raise TooFewLabels(f"--labels {classes.column}: {few}")
     frequent = counts[labels] >= least
-    can = frequent & ~common
-    judges = can & (np.cumsum(can) <= MOST_ROWS)
+    can = np.flatnonzero(frequent & ~common)
+    judges = can[capped(labels[can], MOST_ROWS)]
     dealt = np.full(len(labels), -1)
-    order = np.flatnonzero(judges)[np.argsort(labels[judges], kind="stable")]
-    dealt[order] = np.arange(len(order)) % count
+    dealt[judges[np.argsort(labels[judges], kind="stable")]] = np.arange(len(judges)) % count
     texts = np.array(corpus.take(first), dtype=object)
     notes = classes.describe(distinct(corpus), least)
-    if not can.all():
-        notes.append(f"{can.sum():,} texts of {(counts >= least).sum():,} labels judge, which have {least} or more")
-    if judges.sum() < can.sum():
-        notes.append(f"at most {MOST_ROWS:,} of these texts judge, those with the smallest hashes")
+    if len(can) < len(labels):
+        notes.append(f"{len(can):,} texts of {(counts >= least).sum():,} labels judge, which have {least} or more")
+    if len(judges) < len(can):
+        notes.append(f"at most {MOST_ROWS:,} of these texts judge: of each label, those with the smallest hashes")
     folds = []
     for fold in range(count):
-        own, others = np.flatnonzero(dealt == fold), np.flatnonzero(frequent & (dealt != fold))[:MOST_OTHERS]
+        own, others = np.flatnonzero(dealt == fold), np.flatnonzero(frequent & (dealt != fold))
+        others = others[capped(labels[others], MOST_OTHERS)]
         sides = (list(texts[own]), labels[own], list(texts[others]), labels[others])
         folds.append(Fold(LabelledTexts(classes.column, *sides, notes), rows[dealt[text] == fold]))
-    return folds, ""
+    return folds
 
 
 class CrossFitted(Evaluation):
     """Labels of the texts of each fold, predicted from the labels of the other folds; for the encoders of a run, by the
     encoder that was trained without the fold."""
 
+    by_labels = True
+
     def __init__(self, options: Any, data: list[Fold]) -> None:
         super().__init__(options, data)
         self.folds, self.rows = [Labels(options, fold.texts) for fold in data], [fold.rows for fold in data]
+
+    def known(self, seen: Seen) -> Mask:
+        return np.concatenate([fold.known(seen) for fold in self.folds])
+
+    def only(self, kept: Mask) -> CrossFitted | None:
+        labels = np.concatenate([fold.texts.labels for fold in self.folds])
+        enough = kept & np.isin(labels, frequent_labels(labels[kept]))
+        parts = np.split(enough, np.cumsum([len(fold.texts.labels) for fold in self.folds])[:-1])
+        if len(np.unique(labels[enough])) < 2 or not all(part.any() for part in parts):
+            return None
+        texts = [fold.texts.only(part) for fold, part in zip(self.folds, parts, strict=True)]
+        return CrossFitted(self.options, [Fold(*each) for each in zip(texts, self.rows, strict=True)])
 
     def work(self) -> int:
         return sum(fold.work() for fold in self.folds)
@@ -274,6 +327,12 @@ class CrossFitted(Evaluation):
         return "; ".join([f"{len(labels):,} rows judge, and all teach: {how}; {shows}", *texts.notes])
 
 
+def frequent_labels(labels: Rows) -> Rows:
+    """Returns the labels that at least ``FEWEST`` of ``(n,)`` rows have; the others do not judge."""
+    kinds, counts = np.unique(labels, return_counts=True)
+    return np.asarray(kinds[counts >= FEWEST])
+
+
 def together(samples: Sequence[Sample], classes: Rows) -> Sample:
     """Returns a sample with the examples of several samples of the same task, and the classes of all."""
     return replace(samples[0], values=np.concatenate([sample.values for sample in samples]), classes=classes)
@@ -293,6 +352,7 @@ class Labels(Evaluation):
     of the share of their rows that is found: the accuracy, if all labels have the same number of rows."""
 
     Options = LabelsOptions
+    by_labels = True
     summary = (
         "mean recall of a column of labels on --data TABLE, by 10 nearest neighbours (leave-one-out) and by logistic "
         "regression (mean over five divisions into five folds)"
@@ -310,10 +370,27 @@ class Labels(Evaluation):
             )
         corpus = Corpus.read(readers.resolve(data, options.column))
         classes = read_classes(corpus, options.labels, f"--labels {options.labels}")
-        texts, _, why = choose_labelled(corpus, classes, options.share, options.rows)
-        if texts is None:
-            raise InputError(why)
-        self.texts = texts
+        shares = SHARES if options.share == SHARES[0] else (options.share,)  # as cse train takes them
+        self.texts, _ = choose_labelled(corpus, classes, shares, options.rows)
+
+    def known(self, seen: Seen) -> Mask:
+        return seen(self.texts.texts)
+
+    def only(self, kept: Mask) -> Labels | None:
+        """Returns the evaluation of some rows, without those of labels of which fewer than ``FEWEST`` are left."""
+        labels = self.texts.labels
+        frequent = frequent_labels(labels[kept])
+        rest = self.texts.only(kept & np.isin(labels, frequent))
+        if len(frequent) < 2:
+            return None
+        if gone := len(np.unique(labels)) - len(frequent):
+            rest = replace(
+                rest, notes=[*rest.notes, f"labels of fewer than {FEWEST} of the other rows do not judge: {gone}"]
+            )
+            known = np.isin(rest.labels_of_others, frequent)
+            others = [text for text, keep in zip(rest.others, known, strict=True) if keep]
+            rest = replace(rest, others=others, labels_of_others=rest.labels_of_others[known])
+        return Labels(self.options, rest)
 
     def work(self) -> int:
         return len(self.texts.texts) + len(self.texts.others)

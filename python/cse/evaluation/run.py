@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from os import PathLike, fspath
 from typing import Any
 
 from ..encoder.base import compared_by
+from ..encoder.taught import Taught, taught_of, together
 from ..errors import EqualVectors, InputError, check_integer, check_list, for_python
 from ..options import options_of, parse_options
 from ..registry import parse_setting
 from . import EVALUATIONS
+from .apart import need, undecided, untaught
 from .base import Adapted, Encodes, Evaluation, Report, counted
 from .ranking import BM25, RUN, ByWords, FromRun, Searched, System, as_system, check_systems
 from .significance import adjust, scores_of
@@ -37,7 +39,9 @@ class EvaluationResult:
     reports: dict[str, Report]
     """Reports by suite: one record per task (``rows``), scores over all tasks (``summary``), and notes."""
     notes: list[str]
-    """Remarks on how the texts were encoded."""
+    """Remarks on how the texts were encoded, and on texts that judge although the model was trained on them."""
+    undecided: frozenset[str] = frozenset()
+    """The suites by labels, if labels of texts that are not known taught the model."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the object that ``cse eval --json`` prints."""
@@ -128,7 +132,13 @@ def evaluate(
     system = as_system(model)
     if system.fixed and (pooler is not None or prompt is not None):
         raise InputError(f"--pooler and --prompt have no effect on {system.fixed}; omit them")
-    loading = {"pooler": pooler, "prompt": prompt, "device": device, "precision": precision, "threads": threads}
+    loading: dict[str, Any] = {
+        "pooler": pooler,
+        "prompt": prompt,
+        "device": device,
+        "precision": precision,
+        "threads": threads,
+    }
     return _evaluated([system], suite, data, options, allow_partial, progress, dims=dims, **loading)[system.key]
 
 
@@ -204,18 +214,27 @@ def compare_results(sides: Sequence[Sequence[EvaluationResult]], seeds: bool) ->
     """Compares the first list of results with each further list."""
     encoded = [(each.precision, each.precision_reason) for side in sides for each in side if each.precision]
     before, *others = sides
-    comparisons = []
+    compared, uncertain = [], []
     for after in others:
         records: list[dict[str, Any]] = []
         for name in before[0].reports:
             first, second = ([result.reports[name] for result in side] for side in (before, after))
-            records += compare_reports(first, second, seeds)
+            found = compare_reports(first, second, seeds)
+            uncertain += found if any(name in result.undecided for result in (*before, *after)) else []
+            records += found
+        compared.append(records)
+    adjust(
+        [record for records in compared for record in records]
+    )  # all that is compared in one command is one family of tests
+    undecided(uncertain)
+    comparisons = []
+    for after, records in zip(others, compared, strict=True):
         a, b = (",".join(result.model for result in side) for side in (before, after))
         reports = before[0].reports.values()
         notes = [note for report in reports for note in report.notes]
         notes += dict.fromkeys(note for result in (*before, *after) for note in result.notes)
         beside = scores_of([sample for report in reports for sample in report.beside])
-        comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], adjust(records), notes, beside))
+        comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], records, notes, beside))
     return comparisons
 
 
@@ -227,6 +246,7 @@ def _evaluated(
     allow_partial: bool = False,
     progress: Progress | None = None,
     dims: int | None = None,
+    taught_of: Callable[[Any], Taught] = taught_of,
     **loading: Any,
 ) -> dict[Any, EvaluationResult]:
     """Returns the result of each system, by its key; ``loading`` are arguments of ``_load``."""
@@ -235,6 +255,14 @@ def _evaluated(
         raise InputError(f"--data: a path was expected, not one {type(data).__name__}; write the data to a file")
     check_systems(systems, suite, options, dims)
     suites = open_suites(suite, data, options, allow_partial)
+    known: dict[str, Taught] = {}
+    if any(each.by_labels for each in suites.values()):
+        for system in {each.model_key: each for each in systems if not each.fixed}.values():
+            name = _name(system)
+            known[name] = together([*([known[name]] if name in known else []), taught_of(system.model)])
+    apart = {name: untaught(each, known) for name, each in suites.items()}
+    suites = {name: need(found) for name, found in apart.items()}
+    more = list(dict.fromkeys(note for found in apart.values() for note in found.notes))
     groups: dict[Any, dict[Any, System]] = {}  # by model, which is loaded once
     for system in systems:
         groups.setdefault(system.model_key, {})[system.key] = system
@@ -243,7 +271,18 @@ def _evaluated(
     results: dict[Any, EvaluationResult] = {}
     for group in groups.values():
         results |= _evaluated_model(group, suites, advance, dims=dims, **loading)
+    by_labels = frozenset(name for name, each in suites.items() if each.by_labels)
+    for key, system in {system.key: system for system in systems}.items():
+        taught = known.get(_name(system))
+        unknown = by_labels if taught is not None and taught.unknown else frozenset()
+        results[key] = replace(results[key], notes=[*more, *results[key].notes], undecided=unknown)
     return results
+
+
+def _name(system: System) -> str:
+    """Returns the name of the model of a system for messages."""
+    model = system.model
+    return fspath(model) if isinstance(model, (str, PathLike)) else str(getattr(model, "name", type(model).__name__))
 
 
 def _evaluated_model(

@@ -19,10 +19,12 @@ from ..ties import comparable
 from .base import (
     Encodes,
     Evaluation,
+    Mask,
     Pairs,
     Progress,
     Report,
     Sample,
+    Seen,
     check_apart,
     embed,
     find_file,
@@ -202,6 +204,23 @@ class STS(Evaluation):
 
     def load(self, data: str) -> list[tuple[Task, Pairs]]:
         return load_tasks(data, self.options.allow_partial)
+
+    def known(self, seen: Seen) -> Mask:
+        """Returns which pairs have a sentence that was seen, if the scores are of a single set."""
+        if len(self.tasks) != 1:
+            return np.zeros(0, dtype=bool)
+        pairs = self.tasks[0][1]
+        return seen(pairs.left) | seen(pairs.right)
+
+    def only(self, kept: Mask) -> STS | None:
+        if not len(kept):
+            return self
+        ((task, pairs),) = self.tasks
+        left, right = (
+            [text for text, keep in zip(each, kept, strict=True) if keep] for each in (pairs.left, pairs.right)
+        )
+        rest = Pairs(pairs.gold[kept], left, right)
+        return STS(self.options, {task.title: rest}) if len(set(rest.gold)) > 1 else None
 
     def columns(self) -> list[list[str]]:
         return [column for _, pairs in self.tasks for column in (pairs.left, pairs.right)]

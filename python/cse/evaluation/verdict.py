@@ -7,10 +7,11 @@ word of a measure is given by ``significance.word``, with p-values adjusted over
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .apart import undecided
 from .base import Report, Sample
 from .significance import CANNOT_TELL, WORSE, adjust, compare
 
@@ -43,10 +44,13 @@ def judge(
     after: Sequence[Sample],
     notes: Sequence[str] = (),
     beside: Mapping[str, float] | None = None,
+    uncertain: Collection[str] = (),
 ) -> Verdict:
-    """Returns the verdict on the second of two encoders, from the samples of both for the same measures, in order."""
+    """Returns the verdict on the second of two encoders, from the samples of both for the same measures, in order.
+    Tasks in ``uncertain`` cannot decide; see ``apart.undecided``."""
     first, second = ([Report([], samples=list(side))] for side in (before, after))
     records = adjust(compare(first, second, seeds=False))
+    undecided([record for record in records if record["task"] in uncertain])
     named = [{**record, "task": sample.measure or sample.task} for record, sample in zip(records, before, strict=True)]
     return conclude(named, [sample.unit for sample in before], notes, beside)
 

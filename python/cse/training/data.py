@@ -20,12 +20,14 @@ from .._core import hash_bytes
 from ..background import ProgressCallback
 from ..context import Context
 from ..data import readers, tables
-from ..data.classes import classes_of, likely_labels, read_classes
+from ..data.classes import Classes, classes_of, likely_labels, read_classes
 from ..data.corpus import IN_MEMORY, Corpus, Split, hold_out
 from ..data.pairs import LabelledPairs, open_pairs
 from ..encoder.resolve import check_local
+from ..encoder.taught import Taught
 from ..errors import InputError, shortened
 from ..evaluation.sts import CLEAN
+from ..identity import first_rows, row_keys
 from ..io import dumps
 from ..options import NoOptions
 from ..tfidf.index import TfidfIndex
@@ -86,8 +88,9 @@ class TrainingData:
 
     def evaluations(self) -> list[Evaluation]:
         """Returns what judges the encoder at the end: the texts with labels, or the held-out pairs."""
+        from ..evaluation.base import FEWEST
         from ..evaluation.geometry import PairSearch
-        from ..evaluation.labels import FEWEST, CrossFitted, Labels
+        from ..evaluation.labels import CrossFitted, Labels
         from ..evaluation.options import LabelsOptions
 
         if self.judged is not None:
@@ -102,9 +105,19 @@ class TrainingData:
         trained += [key[self.split.train][used[self.split.train]] for key, used in zip(keys[2:], usable, strict=True)]
         rows = rows[~np.isin(np.stack([key[rows] for key in keys[:2]]), np.concatenate(trained)).any(0)]
         for column in keys[:2]:
-            rows = rows[np.unique(column[rows], return_index=True)[1]]
+            rows = rows[first_rows(column[rows])]
         anchors, positives = (corpus.take(rows) for corpus in self.labelled.corpora[:2])
         return [PairSearch(NoOptions(), (anchors, positives))] if len(rows) >= FEWEST else []
+
+    def taught(self, selecting: Sequence[str], classes: Classes | None) -> Taught:
+        """Returns what the encoder is taught: the texts that are trained on and those by which best/ is selected;
+        ``classes`` are the labels that teach."""
+        keys, rows = [each.row_keys() for each in self.columns], self.split.train
+        every = [*(each[rows] for each in keys), row_keys(selecting)]
+        if classes is None:
+            return Taught.by(np.concatenate(every), keys[0][:0])
+        labelled = np.unique(keys[0][rows[classes.of_rows[rows] >= 0]])
+        return Taught.by(np.concatenate(every), labelled, ((classes.column, len(labelled)),))
 
     def fingerprints(self, index: str | None, others: dict[str, str]) -> dict[str, Any]:
         """Returns what ``check_same`` compares in a resumed run; ``others`` are from ``Context.depends_on``."""
@@ -213,7 +226,7 @@ def open_data(
         sentences = open_corpus(settings.corpus, settings.column, index, progress, texts, **reading)
     count = 0 if labelled is None else labelled.left_out  # by --where or --min-score
     if evaluation.labels is not None:
-        from ..evaluation.labels import choose_folds, choose_labelled
+        from ..evaluation.labels import TooFewLabels, choose_folds, choose_labelled
 
         if texts is not None and labels is None:
             raise InputError(
@@ -225,12 +238,14 @@ def open_data(
         else:
             classes = classes_of(sentences, evaluation.labels, labels)
         known = hash_bytes(dumps([classes.names, classes.of_rows.tolist()]).encode())
-        chosen = left_out
-        if chosen is None and methods.learn:
-            folds, unjudged = choose_folds(sentences, classes, evaluation.folds)
-            chosen = sentences.filled()[:0] if folds or unjudged else None
-        if chosen is None:
-            judged, chosen, unjudged = choose_labelled(sentences, classes)
+        chosen = sentences.filled()[:0] if left_out is None else left_out
+        if left_out is None:
+            try:
+                folds = choose_folds(sentences, classes, evaluation.folds) if methods.learn else []
+                if not folds:
+                    judged, chosen = choose_labelled(sentences, classes)
+            except TooFewLabels as few:
+                unjudged = str(few)
         rows, count = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
         if methods.learn:
             context.classes = classes.only(rows)

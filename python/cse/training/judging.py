@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ..encoder.taught import Taught
 from ..errors import EqualVectors, InputError
-from ..evaluation.base import Encodes, Evaluation, Report, Sample
-from ..evaluation.labels import FEWEST, CrossFitted
+from ..evaluation.apart import untaught
+from ..evaluation.base import FEWEST, Encodes, Evaluation, Report, Sample
+from ..evaluation.labels import CrossFitted
 from ..evaluation.options import STSOptions
 from ..evaluation.significance import CANNOT_TELL, WORSE, scores_of
 from ..evaluation.sts import STS
@@ -32,22 +34,30 @@ class Judge:
     evaluations: Sequence[Evaluation]
     """In the order in which they decide: judged queries, labels, halves of development sets, held-out pairs."""
     unjudged: str = ""  # why the column of labels that was named does not judge; else empty
+    notes: Sequence[str] = ()  # what the base and the teachers were trained on, and what does not judge for it
+    unknown: bool = False  # whether labels of texts that are not known taught the base or a teacher
     advice: str = f"to judge it: {QUERIES}"  # how to get a verdict, if there is nothing to judge by
     before: list[Sample] = field(default_factory=list)  # the samples of the encoder before training
 
     @classmethod
-    def of(cls, evaluated: EvaluationData, data: TrainingData) -> Judge:
-        """Returns the judge of a run from what it is evaluated on, and its data."""
+    def of(cls, evaluated: EvaluationData, data: TrainingData, earlier: Mapping[str, Taught] | None = None) -> Judge:
+        """Returns the judge of a run from what it is evaluated on, its data, and what taught, by name, the base model
+        and the models that teach the run: rows whose labels taught them do not judge."""
         sets = evaluated.judging.items()
         halves = [STS(STSOptions(), {f"half of {Path(name).name}": pairs}) for name, pairs in sets]
         own = data.evaluations()
+        apart = [untaught(each, earlier or {}) for each in own]
+        own = [each.evaluation for each in apart if each.evaluation is not None]
+        unjudged = data.unjudged or next((each.fault for each in apart if each.fault), "")
         ordered = [*evaluated.queries, *halves, *own] if data.labelled else [*evaluated.queries, *own, *halves]
         ways = [f"--labels {name}" for name in data.likely] or [LABELS]
         if data.labelled:
             ways = []
-        if data.unjudged:
+        if unjudged:
             ways = [MORE]
-        return cls(ordered, data.unjudged, f"to judge it: {'; or '.join([*ways, QUERIES])}")
+        notes = list(dict.fromkeys(note for each in apart for note in each.notes))
+        unknown = any(each.unknown for each in (earlier or {}).values())
+        return cls(ordered, unjudged, notes, unknown, f"to judge it: {'; or '.join([*ways, QUERIES])}")
 
     @property
     def by_folds(self) -> bool:
@@ -73,7 +83,7 @@ class Judge:
     def verdict(self, selector: Selector, best: Encodes | None, by_fold: ByFold | None = None) -> Verdict:
         """Returns the verdict on the selected encoder; ``best`` may be None if it is that before training. If all
         labels teach, ``by_fold`` trains an encoder for each fold, and returns its samples."""
-        notes = [selector.check()] if selector.halves else []
+        notes = [*self.notes, *([selector.check()] if selector.halves else [])]
         if not self.evaluations:
             selected = "the development set was used to select best/" if selector.pairs else "there are no labels"
             return Verdict(NOT_JUDGED, self.unjudged or selected, [], [self.advice, *notes])
@@ -90,14 +100,20 @@ class Judge:
             why = "the encoder before training was judged by other data, or not at all"
             return Verdict(NOT_JUDGED, why, [], notes)
         before = [replace(new, values=old.values) for old, new in zip(self.before, after, strict=True)]
-        return concluded(before, reports, notes)
+        return concluded(before, reports, notes, [self.unknown and each.by_labels for each in self.evaluations])
 
 
-def concluded(before: Sequence[Sample], after: Sequence[Report], notes: Sequence[str] = ()) -> Verdict:
-    """Returns the verdict from the samples of one encoder, and the reports of the same evaluations for the other."""
+def concluded(
+    before: Sequence[Sample], after: Sequence[Report], notes: Sequence[str] = (), undecided: Sequence[bool] = ()
+) -> Verdict:
+    """Returns the verdict from the samples of one encoder, and the reports of the same evaluations for the other;
+    ``undecided`` are evaluations that cannot decide (``evaluation.apart``)."""
     notes = [*(note for report in after for note in report.notes), *notes]
     beside = scores_of([sample for report in after for sample in report.beside])
-    return judge(before, samples_of(after), notes, beside)
+    uncertain = {
+        sample.task for report, each in zip(after, undecided, strict=False) if each for sample in report.samples
+    }
+    return judge(before, samples_of(after), notes, beside, uncertain)
 
 
 def samples_of(reports: Sequence[Report]) -> list[Sample]:

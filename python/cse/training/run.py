@@ -10,6 +10,7 @@ from typing import Any
 
 from ..augment.base import Example
 from ..encoder.saving import BaseWeights
+from ..encoder.taught import Taught
 from .batches.texts import Batches
 from .batches.tokens import StoredTokens
 from .data import RunIndex
@@ -35,6 +36,7 @@ class Run:
     tokens: dict[int, StoredTokens]  # stored token ids by column number; see open_tokens
     evaluation: EvaluationData  # what selects best/, and the STS tasks
     judge: Judge  # what judges best/ at the end, against the encoder before training
+    taught: Taught  # what the encoder is taught, with what taught its base and its teachers
     examples: list[Example]  # sentences with their augmented forms, shown before training
     data: dict[str, Any]
     """Fingerprints of the corpus, the index and the files of methods; a resumed run must have the same ones."""

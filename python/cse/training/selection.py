@@ -25,9 +25,8 @@ from ..augment.base import Draws, Edit
 from ..encoder.base import NotFinite
 from ..encoder.trained import SentenceEncoder
 from ..errors import EqualVectors, InputError
-from ..evaluation.base import Encodes, Evaluation, Pairs
+from ..evaluation.base import FEWEST, Encodes, Evaluation, Pairs
 from ..evaluation.geometry import SplitHalf, nearest_others, unit
-from ..evaluation.labels import FEWEST
 from ..evaluation.options import RetrievalOptions, SplitHalfOptions, STSOptions
 from ..evaluation.retrieval import Retrieval
 from ..evaluation.significance import sentence_clusters

@@ -20,6 +20,7 @@ from ..context import Context
 from ..encoder import prompts
 from ..encoder.device import describe_device, pick_device, pick_precision, set_threads
 from ..encoder.resolve import Source, find_model
+from ..encoder.taught import declare
 from ..encoder.trained import SentenceEncoder, check_mask, load_encoder
 from ..errors import InputError
 from ..evaluation.labels import CrossFitted, Labels
@@ -35,6 +36,7 @@ from .batches.texts import Batches
 from .batches.tokens import open_tokens
 from .data import TrainingData, open_data, open_index
 from .folder.outputs import choose_folder, named_folder
+from .inputs import taught_by_model
 from .judging import Judge
 from .run import Run
 from .selection import EvaluationData, open_evaluation
@@ -106,7 +108,12 @@ def prepare(
     tokenizer, length = built.encoder.tokenizer, settings.data.max_length
     tokens = open_tokens(rows, data.columns, tokenizer, length, data.reading, progress)
     state = build_state(settings, built, data, evaluated, negatives, len(rows))
-    judge = Judge.of(evaluated, data)
+    models = dict.fromkeys(filter(None, (settings.model.model, methods.positive_encoder, *context.models)))
+    earlier = {name: taught_by_model(name) for name in models if name != "copy"}
+    judge = Judge.of(evaluated, data, earlier)
+    selecting = [text for each in evaluated.pairs.values() for text in (*each.left, *each.right)]
+    taught = data.taught(selecting, context.classes).after(earlier.values())
+    declare(built.encoder.backbone.config, taught.columns)
     examples = make_examples(rows, {name: positive, **negatives}, methods.positive, seed)
     text, warnings = examine(rows, negatives, tokenizer, length, built.encoder.max_seq_length, model)
     warnings += [data.unjudged, positive.warning]
@@ -124,6 +131,7 @@ def prepare(
         tokens=tokens,
         evaluation=evaluated,
         judge=judge,
+        taught=taught,
         examples=examples,
         data=data.fingerprints(index.sha256, context.files),
         index=index,
@@ -189,7 +197,8 @@ def describe(
         **({"prompt": rows.prompts.describe()} if rows.prompts.anchor or rows.prompts.document else {}),
     }
     made = f"Synthetic negatives: {'; '.join(synthetic)}." if synthetic else "No synthetic negatives."
-    card = public_text(settings, f"Loss: {facts['loss']}. Positives: {name}. {made}")
+    labels = "".join(f" Labels of {count:,} texts taught it (column {column})." for column, count in run.taught.columns)
+    card = public_text(settings, f"Loss: {facts['loss']}. Positives: {name}. {made}{labels}")
     public = {"config": public_toml(settings), "methods": card}
     return facts, {"model": model.model, "seed": settings.output.seed, **public}
 

@@ -114,6 +114,12 @@ pub fn row_keys<'py>(py: Python<'py>, texts: Vec<Text>) -> Bound<'py, PyBytes> {
     PyBytes::new(py, &le_bytes(&keys, |x| x.to_le_bytes()))
 }
 
+/// Returns a text without characters that nobody sees, with a space for each run of white space, and none at both ends.
+#[pyfunction]
+pub fn collapsed(text: Text) -> String {
+    row::collapsed(text.as_str())
+}
+
 /// Whether a text contains only white space and characters that nobody sees.
 #[pyfunction]
 pub fn is_blank(text: Text) -> bool {

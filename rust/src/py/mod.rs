@@ -22,7 +22,7 @@ mod index;
 mod numbers;
 
 use arguments::{Reading, Text, Words};
-use corpus::{Progress, Rows, is_blank, row_keys, shared, write_rows};
+use corpus::{Progress, Rows, collapsed, is_blank, row_keys, shared, write_rows};
 
 create_exception!(
     cse,
@@ -243,6 +243,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(set_default_threads, m)?)?;
     m.add_function(wrap_pyfunction!(random_bits, m)?)?;
     m.add_function(wrap_pyfunction!(dropout_mask, m)?)?;
+    m.add_function(wrap_pyfunction!(collapsed, m)?)?;
     m.add_function(wrap_pyfunction!(is_blank, m)?)?;
     m.add_function(wrap_pyfunction!(row_keys, m)?)?;
     m.add_function(wrap_pyfunction!(write_rows, m)?)?;

@@ -160,6 +160,13 @@ pub fn row_key(row: &str, buffer: &mut String) -> u64 {
     xxh3_64(buffer.as_bytes())
 }
 
+/// Returns a text without characters that nobody sees, with a space for each run of white space, and none at both ends.
+pub fn collapsed(text: &str) -> String {
+    let mut buffer = String::new();
+    push_words(&text.replace(is_unseen, ""), &mut buffer);
+    buffer
+}
+
 fn is_composed(text: &str) -> bool {
     is_nfc_quick(text.chars()) == IsNormalized::Yes
 }

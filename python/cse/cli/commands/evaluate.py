@@ -376,21 +376,15 @@ def compare_by_labels(
     from ...evaluation import choice, verdict
     from ...evaluation.labels import Labels
     from ...evaluation.run import compare_results, evaluate_sides, open_suites, opened
-    from ...training.comparing import check_apart
-    from ...training.folder.find import run_of
+    from ...training.inputs import taught_by_model
 
     (suite,) = open_suites("labels", data, about["options"]).values()
     assert isinstance(suite, Labels)
-    runs = dict.fromkeys(run_of(str(system.model)) for side in sides for system in side)
-    notes = [check_apart(run, suite, data) for run in runs if run]
     with progress_of("evaluating", "texts") as progress:
-        evaluated = evaluate_sides(sides, ["labels"], data, progress=progress, **about)
+        evaluated = evaluate_sides(sides, ["labels"], data, progress=progress, taught_of=taught_by_model, **about)
     results = compare_results(evaluated, about["seeds"])
     words = [
-        verdict.conclude(
-            each.tasks, ["rows"] * len(each.tasks), [*filter(None, notes), *each.notes], each.beside
-        ).to_dict()
-        for each in results
+        verdict.conclude(each.tasks, ["rows"] * len(each.tasks), each.notes, each.beside).to_dict() for each in results
     ]
     found = list(zip(names[1:], results, words, strict=True))
     costs: list[choice.Cost] = []
@@ -444,9 +438,10 @@ def compared(
     sides: Sequence[Sequence[System]], suites: Sequence[str], data: str, about: Mapping[str, Any]
 ) -> list[Comparison]:
     from ...evaluation.run import compare_models
+    from ...training.inputs import taught_by_model
 
     with progress_of("evaluating", "texts") as progress:
-        return compare_models(sides, suites, data, progress=progress, **about)
+        return compare_models(sides, suites, data, progress=progress, taught_of=taught_by_model, **about)
 
 
 def what_compares(about: Mapping[str, Any], results: Sequence[Comparison]) -> dict[str, str]:

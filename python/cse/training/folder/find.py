@@ -10,6 +10,8 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from ... import io
+from ...encoder import taught
+from ...encoder.taught import SEEN
 from ...errors import InputError, RunError
 from ...io import check_files, read_json
 
@@ -18,7 +20,7 @@ MANIFEST = "manifest.json"
 CONFIG = "config.toml"
 # What a run writes before its first checkpoint, and last/ and a report, which may stand there without one.
 FIRST = {CONFIG, "environment.json", "data.json", "log.jsonl", "tensorboard", "tfidf", "best", FOLDER}
-FIRST |= {"last", "report.html"}
+FIRST |= {"last", "report.html", SEEN}
 
 
 class TornCheckpoint(RunError):
@@ -41,8 +43,8 @@ def damage(folder: Path) -> Iterator[None]:
 
 def run_of(model: str) -> str | None:
     """Returns the folder of the run that saved a model, which is this folder or its best/; None if it is no run."""
-    folders = [Path(model), Path(model).parent] if Path(model).name == "best" else [Path(model)]
-    return next((str(each) for each in folders if (each / CONFIG).is_file() and (each / "best").is_dir()), None)
+    run = taught.run_of(model)
+    return str(run) if run is not None and Path(model) in (run, run / "best") else None
 
 
 def list_checkpoints(run: Path) -> list[Path]:

@@ -37,6 +37,7 @@ from ..._core import __version__
 from ...encoder.device import device_name, generator_states, restore_generators
 from ...encoder.encoder import Encoder
 from ...encoder.saving import model_card, save_encoder
+from ...encoder.taught import write_taught
 from ...errors import InputError
 from ...evaluation.verdict import Verdict, markdown
 from ..run import Run
@@ -334,6 +335,7 @@ def describe(run: Run) -> None:
             name: {"left": pairs.left, "right": pairs.right, "gold": pairs.gold.tolist()}
             for name, pairs in sets.items()
         }
+    write_taught(run.folder, run.taught)
     io.write_text(run.folder / CONFIG, run.settings.to_toml())
     io.write_text(run.folder / "environment.json", io.dumps(environment, indent=2) + "\n")
     io.write_text(run.folder / "data.json", io.dumps(data) + "\n")

@@ -1,0 +1,179 @@
+"""What taught an encoder: the texts that it was trained on, and those of them whose labels it learned.
+
+A run keeps the row keys (``cse.identity``) of its texts in ``seen.npy``, together with those of its base model and of
+the models that taught it. Row keys are hashes without a secret: whoever has them can test whether a guessed sentence
+was in the table. They are therefore never copied, exported or shown. The configuration of a saved model only says
+(``LABELS``) that labels taught it: which columns, and how many texts. It stays in all copies, also those that
+transformers or sentence-transformers saves. Of a model without its run, the texts are not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import io
+from ..errors import InputError
+from ..identity import Keys, row_keys
+from .layout import best_of_run, read_settings, transformer_folder
+
+SEEN = "seen.npy"
+LABELS = "cse_labels"
+"""The key of the configuration of a transformer, ``config.json``, that lists the columns that taught it."""
+CONFIG = "config.toml"
+FORM = np.dtype([("key", "<u8"), ("own", "?"), ("labels", "?")])
+"""A record of ``seen.npy``: the row key of a text, whether the run itself has seen it, and whether its label taught."""
+NOT_KNOWN = "labels of texts that are not known taught it, so that a judge by labels cannot call it better"
+
+
+def _none() -> Keys:
+    return np.zeros(0, dtype=np.uint64)
+
+
+@dataclass(frozen=True)
+class Taught:
+    """What taught an encoder, itself or through the models that it was made from."""
+
+    texts: Keys = field(default_factory=_none)
+    """Row keys of the texts that it was trained on or selected by, ascending."""
+    own: Keys = field(default_factory=_none)
+    """Those of the texts of the last run alone."""
+    labelled: Keys = field(default_factory=_none)
+    """Row keys of those of them whose labels taught it, ascending."""
+    columns: tuple[tuple[str, int], ...] = ()
+    """The columns of labels that taught it, and the numbers of texts with a label in them."""
+    unknown: tuple[str, ...] = ()
+    """The models that labels of texts that are not known taught."""
+
+    @classmethod
+    def by(cls, texts: Keys, labelled: Keys, columns: tuple[tuple[str, int], ...] = ()) -> Taught:
+        return cls(np.unique(texts), np.unique(texts), np.unique(labelled), columns)
+
+    def after(self, earlier: Iterable[Taught]) -> Taught:
+        """Returns what taught an encoder that this and, before it, its base and its teachers taught."""
+        return replace(together([self, *earlier]), own=self.own)
+
+    def has_seen(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Returns for each text whether the encoder was trained on it, with its label or without."""
+        return np.isin(row_keys(texts), self.texts)
+
+    def has_labels(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Returns for each text whether its label taught the encoder."""
+        return np.isin(row_keys(texts), self.labelled)
+
+
+def together(many: Iterable[Taught]) -> Taught:
+    """Returns what taught any of several encoders."""
+    each = list(many)
+
+    def joined(name: str) -> Keys:
+        return np.unique(np.concatenate([_none(), *(getattr(taught, name) for taught in each)]))
+
+    columns = tuple(dict.fromkeys(column for taught in each for column in taught.columns))
+    unknown = tuple(dict.fromkeys(name for taught in each for name in taught.unknown))
+    return Taught(joined("texts"), joined("own"), joined("labelled"), columns, unknown)
+
+
+def write_taught(run: Path, taught: Taught) -> None:
+    """Writes ``seen.npy`` to the folder of a run. A record with the key 0 and labels says that there were unknown ones;
+    no text has this key."""
+    records = np.zeros(len(taught.texts) + bool(taught.unknown), dtype=FORM)
+    known = records[: len(taught.texts)]
+    known["key"] = taught.texts
+    known["own"], known["labels"] = (np.isin(taught.texts, keys) for keys in (taught.own, taught.labelled))
+    records["labels"][len(taught.texts) :] = True
+    io.write_atomically(run / SEEN, lambda file: np.save(file, records, allow_pickle=False))
+
+
+def read_taught(run: Path) -> Taught | None:
+    """Returns what ``seen.npy`` of a run says; None if there is none."""
+    path = run / SEEN
+    if not path.is_file():
+        return None
+    try:
+        records = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError, MemoryError):
+        records = None
+    if records is None or getattr(records, "dtype", None) != FORM or records.ndim != 1:
+        raise InputError(f"{path}: is damaged; restore it, or remove it, and labels of unknown texts taught this run")
+    unknown = (str(run),) if bool((records["labels"] & (records["key"] == 0)).any()) else ()
+    records = records[records["key"] != 0]
+    keys = records["key"]
+    own, labelled = keys[records["own"]], keys[records["labels"]]
+    return Taught(np.unique(keys), np.unique(own), np.unique(labelled), (), unknown)
+
+
+def run_of(model: str | Path) -> Path | None:
+    """Returns the folder of the run that saved a model: this folder, or that of its best/, last/ or checkpoint."""
+    folder = Path(model)
+    above = [folder, folder.parent, *list(folder.parents)[2:3]]
+    if folder.name not in ("best", "last"):
+        above = above[:1]
+    return next((each for each in above if (each / CONFIG).is_file() and (each / "best").is_dir()), None)
+
+
+def columns_of(settings: Any) -> tuple[tuple[str, int], ...]:
+    """Returns the columns of labels that a configuration of a model names."""
+    listed = settings.get(LABELS) if isinstance(settings, dict) else getattr(settings, LABELS, None)
+    if not isinstance(listed, list):
+        return ()
+    known = [each for each in listed if isinstance(each, dict) and isinstance(each.get("texts"), int)]
+    return tuple((str(each.get("column")), each["texts"]) for each in known)
+
+
+def declare(config: Any, columns: Iterable[tuple[str, int]]) -> None:
+    """Adds columns to the configuration of a transformer, so that it says what taught a model that has been saved."""
+    every = dict.fromkeys([*columns_of(config), *columns])
+    if every:
+        setattr(config, LABELS, [{"column": column, "texts": texts} for column, texts in every])
+
+
+def taught_by(folder: Path) -> Taught:
+    """Returns what taught the model in a folder, from its run or, without it, from its configuration; also what taught
+    the base model of an adapter."""
+    from .resolve import base_of
+
+    run, place = run_of(folder), transformer_folder(folder)
+    settings = [read_settings(each / "config.json") for each in dict.fromkeys([folder, place])]
+    columns = tuple(dict.fromkeys(sum(map(columns_of, settings), ())))
+    found = None if run is None else read_taught(run)
+    if found is not None:
+        return replace(found, columns=columns)
+    taught, base = Taught(columns=columns, unknown=(str(folder),) if columns else ()), base_of(place)
+    return taught if base is None else together([taught, taught_by(Path(base))])
+
+
+def taught_of(model: Any) -> Taught:
+    """Returns what taught a model, given its name, its folder, or an encoder in memory; see ``cse.evaluate``."""
+    from .other import ENCODERS
+    from .resolve import find_folder
+
+    if not isinstance(model, (str, Path)):
+        return _in_memory(model)
+    kind, colon, what = str(model).partition(":")
+    if not (colon and kind in ENCODERS):
+        return taught_by(find_folder(best_of_run(str(model))))
+    # Such as onnx:FOLDER, onnx:FOLDER/onnx/model.onnx or whitening:MODEL@FILE.
+    paths = [Path(best_of_run(part)) for part in (what, *what.split("@")) if Path(part).exists()]
+    folders = [path if path.is_dir() else path.parent for path in paths]
+    return together(taught_by(each.parent if each.name == "onnx" else each) for each in dict.fromkeys(folders))
+
+
+def _in_memory(encoder: Any) -> Taught:
+    """Returns what taught an encoder in memory: of a ``cse.Encoder`` from its folder, of others from the configuration
+    of their transformer."""
+    given = getattr(encoder, "given", None)
+    if isinstance(given, tuple) and given[0]:
+        return taught_of(given[0])
+    encoder = getattr(encoder, "wrapped", encoder)
+    try:
+        first = encoder[0]
+    except (TypeError, KeyError, IndexError, AttributeError):
+        return Taught()
+    columns = columns_of(getattr(getattr(first, "auto_model", None), "config", None))
+    return Taught(columns=columns, unknown=(getattr(encoder, "name", type(encoder).__name__),) if columns else ())

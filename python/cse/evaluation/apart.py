@@ -1,0 +1,72 @@
+"""What judges an encoder must not have taught it: examples that an encoder knows are left out.
+
+A judge by labels leaves out the rows whose labels taught one of the encoders, directly or through a base model or a
+teacher (``cse.encoder.taught``). Rows that were trained on without their labels judge; their number is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..encoder.taught import NOT_KNOWN, Taught
+from ..errors import InputError
+from .base import Evaluation, Seen
+from .significance import BETTER, CANNOT_TELL, WORSE
+
+
+def without(evaluation: Evaluation, seen: Seen) -> tuple[Evaluation | None, int, int]:
+    """Returns an evaluation without the examples of which a text was seen, or None if too few are left; the number of
+    these examples, and of all."""
+    known = evaluation.known(seen)
+    return evaluation.only(~known) if known.any() else evaluation, int(known.sum()), len(known)
+
+
+@dataclass(frozen=True)
+class Untaught:
+    """An evaluation of which no example's label taught an encoder, or None if too few are left."""
+
+    evaluation: Evaluation | None
+    notes: list[str] = field(default_factory=list)
+    """Remarks on what the encoders were trained on, and on what was left out."""
+    fault: str = ""
+    """Why nothing is left."""
+
+
+def untaught(evaluation: Evaluation, taught: Mapping[str, Taught]) -> Untaught:
+    """Returns a judge by labels without the rows whose labels taught one of the encoders, by name; other evaluations
+    are returned as they are."""
+    if not evaluation.by_labels:
+        return Untaught(evaluation)
+    notes = [f"{name}: {NOT_KNOWN}" for name, each in taught.items() if each.unknown]
+    rest: Evaluation | None = evaluation
+    for name, each in taught.items():
+        if rest is None:
+            break
+        labelled, seen = rest.known(each.has_labels), rest.known(each.has_seen)
+        if labelled.any():
+            gone = f"{name} learned the labels of {labelled.sum():,} of the {len(labelled):,} rows"
+            rest = rest.only(~labelled)
+            if rest is None:
+                return Untaught(
+                    None, notes, f"{gone}, itself or through its base or teacher, and too few others are left"
+                )
+            notes.append(f"{gone}, itself or through its base or teacher; these do not judge")
+        if trained := int((seen & ~labelled).sum()):
+            notes.append(f"{name} was trained on {trained:,} of the {len(seen):,} texts, without their labels")
+    return Untaught(rest, notes)
+
+
+def need(found: Untaught) -> Evaluation:
+    """Returns the evaluation; raises ``InputError`` if nothing is left of it."""
+    if found.evaluation is None:
+        raise InputError(f"{found.fault}; name rows whose labels did not teach it")
+    return found.evaluation
+
+
+def undecided(records: list[dict[str, Any]]) -> None:
+    """Sets the words of records to ``CANNOT_TELL``, since labels of unknown texts taught one of the encoders."""
+    for record in records:
+        if record["verdict"] in (BETTER, WORSE):
+            record["verdict"] = CANNOT_TELL
