@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cse import Encoder, InputError, SearchIndex
-from cse.evaluation.judged import COLUMNS, outcome, pool, read_judgements
+from cse.evaluation.judged import COLUMNS, key_of, outcome, pool, read_judgements
 from cse.evaluation.significance import power, queries_needed
 from random_texts import some_texts, write_vectors
 from test_retrieval import command, write
@@ -52,7 +52,7 @@ def dcg(values):
 def test_the_outcome_equals_a_slow_computation_and_leaves_out_incomplete_queries():
     pools = pool(OLD, NEW)
     relevant = {"1": {"d20": 2}, "2": {"d5": 1}, "3": {"d13": 1}}
-    judgements = {(query, each): relevant[query].get(each, 0) for query, texts in pools.items() for each in texts}
+    judgements = {key_of(query, each): relevant[query].get(each, 0) for query, texts in pools.items() for each in texts}
     found = outcome(OLD, NEW, judgements, 3)
     differences = []
     for query, names in relevant.items():
@@ -65,9 +65,9 @@ def test_the_outcome_equals_a_slow_computation_and_leaves_out_incomplete_queries
     assert found["more_judgements"] == round(found["more"] * found["judgements"] / 3)
     assert (found["complete"], found["scored"], found["judgements"]) == (3, 3, len(judgements))
 
-    del judgements["3", "d10"]
+    del judgements[key_of("3", "d10")]
     for each in ("d5", "d6", "d7"):
-        judgements["2", each] = 0
+        judgements[key_of("2", each)] = 0
     found = outcome(OLD, NEW, judgements, 3)
     assert (found["complete"], found["scored"], found["comparison"]) == (2, 1, None)
 
@@ -79,7 +79,7 @@ def test_judgements_of_texts_that_only_another_encoder_found_count():
     # In every third query, only texts of the third encoder, which are in neither ranking, are relevant.
     third = {query: {*TEXTS[20:24]} if number % 3 == 0 else {*TEXTS[0:20:4], TEXTS[25]}
              for number, query in enumerate(queries)}  # fmt: skip
-    judgements = {(query, text): int(text in third[query]) for query in queries for text in TEXTS}
+    judgements = {key_of(query, text): int(text in third[query]) for query in queries for text in TEXTS}
     found = outcome(old, new, judgements, 10)
     differences = []
     for query in queries:
@@ -186,7 +186,7 @@ def test_another_encoder_and_more_queries_ask_only_for_texts_without_a_judgement
 def test_judgements_may_have_other_white_space_and_empty_marks_and_need_valid_values(tmp_path):
     path = tmp_path / "pool.csv"
     path.write_text('\ufeffquery,text,relevant\nq,"a  cat\nsat",1.0\nq,a dog,\nq,a cow,0\n', encoding="utf8")
-    assert read_judgements(path) == {("q", "a cat sat"): 1, ("q", "a cow"): 0}
+    assert read_judgements(path) == {key_of("Q", "A cat\u200b sat"): 1, key_of("q", "a cow"): 0}
     for row, message in (
         ("q,a dog,yes", "row 1: relevant must be 0, 1 or a larger integer, or empty, got 'yes'"),
         ("q,a dog,-1", "got '-1'"),

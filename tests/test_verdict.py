@@ -16,12 +16,16 @@ from cse.data.corpus import Corpus
 from cse.encoder.base import check_finite
 from cse.errors import EqualVectors
 from cse.evaluation import choice, verdict
+from cse.evaluation.apart import without
 from cse.evaluation.base import Pairs, Report, Sample
 from cse.evaluation.geometry import HalvesScore, PairSearch, unit
 from cse.evaluation.labels import (
+    CrossFitted,
+    Fold,
     LabelledTexts,
     Labels,
     TooFewLabels,
+    capped,
     choose_folds,
     choose_labelled,
     classified,
@@ -29,6 +33,8 @@ from cse.evaluation.labels import (
     neighbours,
     visible,
 )
+from cse.evaluation.labels import words as words_of
+from cse.evaluation.options import LabelsOptions
 from cse.evaluation.significance import scores_of
 from cse.identity import row_keys
 from cse.training import folds, loop
@@ -174,6 +180,82 @@ def test_more_rows_are_held_out_if_most_labels_need_them_and_caps_are_said(tmp_p
     assert len(capped.others) == 50
     assert [note for note in capped.notes if f"at most 100 of {len(found.texts)} rows judge" in note]
     assert [note for note in capped.notes if "predicted from 50 of the" in note]
+
+
+@pytest.mark.parametrize(
+    ("counts", "most"), [((5000, 300, 40), 500), ((70, 60, 50, 40), 100), ((9, 8, 7), 20), ((30,) * 20, 95)]
+)
+def test_a_cap_keeps_ten_rows_of_each_label_that_has_them_and_the_first_ones_of_each(counts, most):
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(len(counts)), counts))
+    kept = capped(labels, most)
+    left = np.bincount(labels[kept], minlength=len(counts))
+    many = sum(min(10, count) for count in counts) > most
+    assert most - 10 * len(counts) < kept.sum() <= most
+    for label, count in enumerate(left):
+        rows = np.flatnonzero(labels == label)
+        assert kept[rows[:count]].all()
+        assert not kept[rows[count:]].any()
+        assert count in (0, min(10, counts[label])) if many else count >= min(10, counts[label])
+    assert capped(labels, len(labels)).all()
+
+
+def test_a_rare_label_of_a_large_table_judges(tmp_path):
+    rows = [(f"text number {n}", "fraud" if n % 250 == 0 else "ok") for n in range(20_000)]
+    corpus, classes = labelled_corpus(tmp_path / "rare.csv", rows)
+    found, held = choose_labelled(corpus, classes)
+    assert np.bincount(found.labels).tolist() == [10, 1990]
+    assert len(held) == 2000
+    assert np.bincount(found.labels_of_others)[0] >= 10  # 70 other rows have this label
+    folds = choose_folds(corpus, classes, 5)
+    assert np.bincount(np.concatenate([fold.texts.labels for fold in folds])).tolist() == [10, 1990]
+    assert all(np.bincount(fold.texts.labels_of_others)[0] >= 10 for fold in folds)
+
+
+def test_labels_of_which_fewer_than_ten_rows_are_left_do_not_judge():
+    labels = np.repeat([0, 1, 2], 40)
+    texts = [f"t {number}" for number in range(120)]
+    judged = LabelledTexts("y", texts, labels, [f"o {number}" for number in range(60)], np.arange(60) % 3)
+    rest, gone, total = without(Labels(LabelsOptions(), judged), lambda known: np.isin(known, texts[1:40]))
+    assert (gone, total) == (39, 120)
+    assert np.bincount(rest.texts.labels).tolist() == [0, 40, 40]
+    assert {*rest.texts.labels_of_others.tolist()} == {1, 2}
+    assert len(rest.texts.others) == 40
+    assert "labels of fewer than 10 of the other rows do not judge: 1" in rest.texts.notes
+    assert without(Labels(LabelsOptions(), judged), lambda known: np.isin(known, texts[5:110]))[0] is None
+    crossed = CrossFitted(LabelsOptions(), [Fold(judged, np.arange(120)), Fold(judged, np.arange(120))])
+    part = crossed.only(~crossed.known(lambda known: np.isin(known, texts[4:40])))
+    assert [np.bincount(fold.texts.labels).tolist() for fold in part.folds] == [[0, 40, 40]] * 2
+    assert crossed.only(np.zeros(240, dtype=bool)) is None
+
+
+@pytest.mark.parametrize(
+    ("alphabet", "signs", "space"),
+    [
+        ("\u4e00\u4e8c\u4e09\u56db\u4e94\u516d\u4e03\u516b\u4e5d\u5341", ("\u597d\u8bc4", "\u5dee\u52b2"), ""),
+        (
+            "\u0e01\u0e02\u0e04\u0e07\u0e08\u0e09\u0e0a\u0e0b",
+            ("\u0e14\u0e35\u0e21\u0e32\u0e01", "\u0e41\u0e22\u0e48"),
+            "",
+        ),
+        (
+            "\u0915\u0916\u0917\u0918\u091a\u091b\u091c\u091d",
+            ("\u0905\u091a\u094d\u091b\u093e", "\u092c\u0941\u0930\u093e"),
+            " ",
+        ),
+        ("\U0001f400\U0001f401\U0001f402\U0001f403\U0001f404\U0001f405", ("\U0001f600", "\U0001f622"), ""),
+        ("abcdefgh", ("good", "bad"), " "),
+    ],
+    ids=["Chinese", "Thai", "Hindi", "emoji", "English"],
+)
+def test_words_of_every_script_predict_without_an_encoder(alphabet, signs, space):
+    draw, labels = np.random.default_rng(0), np.arange(240) % 2
+    texts = []
+    for label in labels:
+        words = [str(word) for word in draw.choice([*alphabet], 12)]
+        words[draw.integers(12)] = signs[label]
+        texts.append(space.join(words))
+    right = classified(words_of, np.array(texts, dtype=object), labels, None, 1).mean()
+    assert right > 0.9
 
 
 def test_columns_that_look_like_labels_are_named(base, labelled, tmp_path, sample_rows):

@@ -9,7 +9,7 @@
   texts of a batch are negatives (``cse.views.equal_texts``): a view has the key of its ids as they are encoded, after
   truncation, and a row that is cut into views (``spans``) also the key of all its ids.
 
-Stored vectors are used again only for a text with the same bytes.
+Vectors are used again (stored ones, and those of one command) only for a text with the same bytes.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ import numpy as np
 from ..data import readers, tables
 from ..data.corpus import Corpus
 from ..errors import InputError, shown
+from ..identity import row_keys
 from ..io import dumps
 from .base import Report, Sample
 from .retrieval import ndcg
@@ -30,12 +31,14 @@ TARGET = 3.0
 
 Rankings = Mapping[str, Sequence[str]]
 """Texts by query, best first, each text once."""
-Judgements = Mapping[tuple[str, str], int]
-"""Relevance by query and text; for both, white space counts as one space."""
+Key = tuple[int, int]
+Judgements = Mapping[Key, int]
+"""Relevance by the row keys of query and text (``cse.identity``)."""
 
 
-def key_of(query: str, text: str) -> tuple[str, str]:
-    return " ".join(query.split()), " ".join(text.split())
+def key_of(query: str, text: str) -> Key:
+    one, other = row_keys([query, text]).tolist()
+    return one, other
 
 
 def pool(old: Rankings, new: Rankings, seed: int = 0) -> dict[str, list[str]]:
@@ -50,7 +53,7 @@ def pool(old: Rankings, new: Rankings, seed: int = 0) -> dict[str, list[str]]:
     }
 
 
-def read_judgements(path: str | PathLike[str]) -> dict[tuple[str, str], int]:
+def read_judgements(path: str | PathLike[str]) -> dict[Key, int]:
     """Reads a table with the columns ``COLUMNS``; rows whose last column is empty are left out."""
     columns = []
     names = tables.column_names(os.fspath(path))
@@ -61,7 +64,7 @@ def read_judgements(path: str | PathLike[str]) -> dict[tuple[str, str], int]:
     for name in COLUMNS:
         rows = Corpus.read(readers.resolve(path, name, "--judged"))
         columns.append(rows.take(range(len(rows))))
-    judgements: dict[tuple[str, str], int] = {}
+    judgements: dict[Key, int] = {}
     for number, (query, text, relevance) in enumerate(zip(*columns, strict=True), 1):
         mark = relevance.strip().removesuffix(".0")
         if not mark:
@@ -84,18 +87,18 @@ def outcome(old: Rankings, new: Rankings, judgements: Judgements, depth: int) ->
     ``TARGET``, or the observed one, with a probability of 80 %. ``comparison`` and what follows from it are None with
     fewer than two such queries.
     """
-    pools, marks = pool(old, new), dict[str, dict[str, int]]()
-    for (query, text), mark in judgements.items():
-        marks.setdefault(query, {})[text] = mark
+    pools, marks = pool(old, new), dict[int, dict[int, int]]()
+    for (asked, found_text), mark in judgements.items():
+        marks.setdefault(asked, {})[found_text] = mark
     complete = {
         query: {text: judgements[key_of(query, text)] for text in texts}
         for query, texts in pools.items()
         if all(key_of(query, text) in judgements for text in texts)
     }
-    scored = {}
+    scored: dict[str, dict[Any, int]] = {}
     for query, found in complete.items():
         keys = {key_of(query, text)[1] for text in found}
-        others = {text: mark for text, mark in marks.get(key_of(query, "")[0], {}).items() if text not in keys}
+        others = {key: mark for key, mark in marks.get(key_of(query, "")[0], {}).items() if key not in keys}
         if any(found.values()) or any(others.values()):
             scored[query] = {**found, **others}
     judged, cut = sum(map(len, complete.values())), min(depth, 10)

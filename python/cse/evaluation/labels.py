@@ -6,6 +6,7 @@ Rows are chosen by hashes of their texts, so that they do not depend on the seed
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -112,21 +113,20 @@ def logistic(rows: Any, labels: Rows) -> Callable[[Any], Any]:
 
 def words(texts: Any, labels: Rows) -> Callable[[Any], Any]:
     """Fits a logistic regression to TF-IDF vectors of terms and pairs of terms. Terms are those of the search by words
-    (``cse.search.bm25``), so that scripts without spaces between words have them too; without stemming and stop words.
-    """
+    (``cse.search.bm25``), without stemming and stop words, so that scripts without spaces have them too; and emoji."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    terms = Terms()
+    split = Terms()
+
+    def terms(text: str) -> list[str]:
+        return [*split([text])[0], *(sign for sign in text if unicodedata.category(sign) == "So")]
+
     vectorizer = TfidfVectorizer(
-        ngram_range=(1, 2),
-        sublinear_tf=True,
-        lowercase=False,
-        token_pattern=None,
-        tokenizer=lambda text: terms([text])[0],
+        ngram_range=(1, 2), sublinear_tf=True, lowercase=False, token_pattern=None, tokenizer=terms
     )
     try:
         predict = logistic(vectorizer.fit_transform(texts), labels)
-    except ValueError:  # no text has a word
+    except ValueError:  # no text has a term
         return most_frequent(texts, labels)
     return lambda texts: predict(vectorizer.transform(texts))
 

@@ -12,6 +12,7 @@ from annotated_types import Ge, Le
 
 from ...data import readers, tables
 from ...errors import InputError
+from ...identity import distinct
 from ...options import Device, If, Imports, Opt, Precision, Prompt, Threads
 from ...progress import progress_of
 from .. import options, printing
@@ -20,6 +21,7 @@ from ..options import AsJson, FirstDims, PoolerName, Ranking, open_corpus, passa
 
 if TYPE_CHECKING:
     from ...evaluation.base import Report
+    from ...evaluation.judged import Judgements
     from ...evaluation.ranking import System
     from ...evaluation.run import Comparison
 
@@ -485,7 +487,8 @@ def rankings(
     depth: int,
     encoder: Evaluated,
 ) -> list[dict[str, list[str]]]:
-    """Returns, for each system, the first ``depth`` texts of the corpus for each query; equal rows are one text."""
+    """Returns, for each system, the first ``depth`` texts of the corpus for each query; equal rows are one text
+    (``cse.identity``)."""
     from ...data.corpus import Corpus
     from ...encoder.base import compared_by
     from ...evaluation.base import counted
@@ -499,9 +502,9 @@ def rankings(
     if tables.is_table(query_file):
         raise InputError(f"--queries {query_file}: is a table; give a text file with one query per row")
     asked = Corpus.read(readers.resolve(query_file))
-    queries = {query: query for query in asked.take(asked.filled())}
+    queries = {query: query for query in distinct(asked.take(asked.filled()))}
     rows = open_corpus([corpus], column=column, encoding_errors="strict", max_line_bytes=1 << 20, cache=None)
-    documents = {text: text for text in rows.take(rows.filled())}
+    documents = {text: text for text in distinct(rows.take(rows.filled()))}
     loading = {name: value for name, value in encoder.arguments.items() if name != "dims"}
     with progress_of("ranking", "texts") as progress:
         advance = counted(len(systems) * (len(queries) + len(documents)), progress)
@@ -520,7 +523,7 @@ def compare_by_judgements(
     names: Sequence[str],
     depth: int,
     pool_file: str | None,
-    judgements: Mapping[tuple[str, str], int] | None,
+    judgements: Judgements | None,
     as_json: bool,
     markdown: bool,
 ) -> None:
