@@ -7,8 +7,10 @@
     python benches/labels.py DATA --work DIR --setfit PYTHON [--only SET ...]
 
 DATA holds corpora/ and transfer/, as for ``verdict.py``. Of each set, 2,000 rows are a table in which N rows, drawn by
-the seed, have a label, and 1,200 others are the test. The model is trained on the table. A logistic regression (C = 1)
-is fitted to the unit vectors of the N rows; its recall is the mean over the classes of the test rows. With --permuted,
+the seed, have a label, and 1,200 others are the test. The model is trained on the table. The classifier of the verdict
+(``cse.evaluation.labels.predict``) is fitted to the vectors of the N rows; its recall is the mean over the classes of the
+test rows, and intervals are those of the verdict. Results under ``old`` are by a logistic regression without class
+weights, which versions before 0.2 used here; it favours frequent labels, so that they are not comparable. With --permuted,
 the labels of 100 rows are permuted, by each of the seeds from the first to the one before the last, and the classifier
 is fitted to the true ones. With --setfit, the Python of another environment trains SetFit, with its defaults, on the
 same 100 rows; the score without labels is the MRR by which --learn is guarded, of the same sentences. A cell is stored
@@ -39,7 +41,7 @@ from verdict import read
 SETS = ("trec", "cr", "tweets", "subj", "medical")
 TABLE, TEST, MOST = 2000, 1200, 2000
 LABELS, SEEDS = (20, 100, 500), (0, 1, 2)
-DRAWS = 2000
+MEANS = ("before", "after", "difference", "accuracy before", "accuracy after", "most frequent label")
 FILE = Path(__file__).parent / "results" / "labels.json"
 SETFIT = """
 import json, sys, time
@@ -97,30 +99,29 @@ class Data:
         return path
 
 
-def predicted(taught: Vectors, labels: Numbers, test: Vectors) -> Numbers:
-    from sklearn.linear_model import LogisticRegression
-
-    one, other = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (taught, test))
-    classes: Numbers = LogisticRegression(C=1, max_iter=1000).fit(one, labels).predict(other)
-    return classes
-
-
-def recall(found: Numbers, labels: Numbers) -> float:
-    return 100 * float(np.mean([np.mean(found[labels == kind] == kind) for kind in np.unique(labels)]))
-
-
 def compared(before: Numbers, after: Numbers, labels: Numbers) -> dict[str, Any]:
-    """Returns the mean recall of both predictions, and the interval of the difference: rows of each class are drawn."""
-    generator, places = np.random.default_rng(0), [np.flatnonzero(labels == kind) for kind in np.unique(labels)]
-    changes = (after == labels).astype(float) - (before == labels)
-    drawn = [changes[generator.choice(rows, (DRAWS, len(rows)))].mean(1) for rows in places]
-    low, high = np.quantile(100 * np.mean(drawn, axis=0), [0.025, 0.975])
-    accuracy = {
-        f"accuracy {name}": 100 * float(np.mean(each == labels))
-        for name, each in (("before", before), ("after", after))
+    """Returns mean recall and accuracy of both predictions, with the interval of the difference in recall."""
+    from cse.evaluation.base import Sample
+    from cse.evaluation.verdict import judge
+
+    sides = [Sample("label", 100.0 * (each == labels), classes=labels, unit="rows") for each in (before, after)]
+    (found,) = judge(sides[:1], sides[1:]).measures
+    record = {"before": found["a"], "after": found["b"], "difference": found["mean"]}
+    record |= {"low": found["low"], "high": found["high"]}
+    return record | {
+        f"accuracy {name}": value for name, value in zip(("before", "after"), found["by_rows"], strict=True)
     }
-    a, b = recall(before, labels), recall(after, labels)
-    return {"before": a, "after": b, "difference": b - a, "low": float(low), "high": float(high), **accuracy}
+
+
+def most_frequent(data: Data) -> float:
+    """Returns the share of the most frequent label among the test rows, in percent: the accuracy of naming it."""
+    counts = np.bincount(data.labels[TABLE:])
+    return 100 * float(counts.max() / counts.sum())
+
+
+def listed(classes: Numbers) -> str:
+    """Returns predicted classes as text, a digit for each row."""
+    return "".join(map(str, classes.tolist()))
 
 
 def prepared(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: int) -> Any:
@@ -159,17 +160,22 @@ def cell(data: Data, count: int, seed: int, threads: int, permuted: bool = False
     taught = data.taught(count, 0 if permuted else seed)
     labels, test = data.labels[taught], data.labels[TABLE:]
     given = np.random.default_rng(seed).permutation(labels) if permuted else labels
+    from cse.evaluation.labels import predict
+
     encoder, record = trained(data, taught, given, seed, threads)
     texts = [data.texts[row] for row in taught]
     after = encoder.encode([*texts, *data.texts[TABLE:]])
     before = data.before()
-    old = predicted(before[taught], labels, before[TABLE:])
-    return {**compared(old, predicted(after[:count], labels, after[count:]), test), **record}
+    old = predict(before[taught], labels, before[TABLE:])
+    new = predict(after[:count], labels, after[count:])
+    about = {"most frequent label": most_frequent(data), "predicted": listed(new)}
+    return {**compared(old, new, test), **record, **about}
 
 
 def setfit(data: Data, count: int, python: str, threads: int) -> dict[str, Any]:
     from cse import Encoder
     from cse.encoder.resolve import find_model
+    from cse.evaluation.labels import predict
 
     taught = data.taught(count, 0)
     texts, labels = [data.texts[row] for row in taught], data.labels[taught]
@@ -183,13 +189,15 @@ def setfit(data: Data, count: int, python: str, threads: int) -> dict[str, Any]:
     found = json.loads(done.stdout[done.stdout.index('{"seconds"') :])
     one, other = (np.array(each, dtype=np.float32) for each in found["vectors"])
     before, test = data.before(), data.labels[TABLE:]
-    old = predicted(before[taught], labels, before[TABLE:])
-    own = {"seconds": found["seconds"], "own classifier": recall(np.array(found["own"]), test)}
+    old, new = predict(before[taught], labels, before[TABLE:]), predict(one, labels, other)
+    own = {"seconds": found["seconds"], "own classifier": compared(old, np.array(found["own"]), test)["after"]}
+    own |= {"predicted": listed(new), "own predicted": listed(np.array(found["own"])), "truth": listed(test)}
     halves = prepared(data, taught, labels, 0, threads).state.selector.scoring["halves"]
     scores = [100 * halves(Encoder(model, device="cpu")).rows[0]["mrr"] for model in (data.model, folder)]
     return {
-        **compared(old, predicted(one, labels, other), test),
+        **compared(old, new, test),
         **own,
+        "most frequent label": most_frequent(data),
         "mrr before": scores[0],
         "mrr after": scores[1],
     }
@@ -202,12 +210,22 @@ def means(runs: dict[str, Any]) -> dict[str, Any]:
         found.setdefault(key.rpartition("/")[0], []).append(record)
     return {
         key: {
-            **{name: float(np.mean([each[name] for each in group])) for name in ("before", "after", "difference")},
+            **{name: float(np.mean([each[name] for each in group])) for name in MEANS},
             "lowest": min(each["low"] for each in group),
             "seeds": len(group),
         }
         for key, group in found.items()
     }
+
+
+def ahead(stored: dict[str, Any], key: str) -> str:
+    """Returns by how much SetFit's own classifier is ahead of cse on the same labels, as text, with the interval."""
+    ours, theirs = stored.get("runs", {}).get(f"{key}/0"), stored["setfit"][key]
+    if ours is None or "truth" not in theirs:
+        return ""
+    sides = [np.array([*map(int, each)]) for each in (ours["predicted"], theirs["own predicted"], theirs["truth"])]
+    found = compared(*sides)
+    return f", {found['difference']:+.1f} [{found['low']:+.1f}, {found['high']:+.1f}] against cse"
 
 
 def report(stored: dict[str, Any]) -> Iterator[str]:
@@ -219,19 +237,21 @@ def report(stored: dict[str, Any]) -> Iterator[str]:
     gains: dict[str, float] = {}
     for name, count in product(SETS, (*LABELS, MOST)):
         if found := runs.get((name, count)):
-            means = {what: float(np.mean([each[what] for each in found])) for what in ("before", "after", "difference")}
+            means = {what: float(np.mean([each[what] for each in found])) for what in MEANS}
             each = ", ".join(f"{run['difference']:+.1f} [{run['low']:+.1f}, {run['high']:+.1f}]" for run in found)
             seconds = ", ".join(f"{run['seconds']:.0f} s" for run in found)
             yield (
                 f"{name:8} {count:5} labels: {means['before']:.1f} -> {means['after']:.1f}, {means['difference']:+.1f}"
-                f"; by seed {each}; {seconds}"
+                f" (accuracy {means['accuracy before']:.1f} -> {means['accuracy after']:.1f}, most frequent label "
+                f"{means['most frequent label']:.1f}); by seed {each}; {seconds}"
             )
             if count == LABELS[1]:
                 gains[name] = means["difference"]
     for key, record in stored.get("setfit", {}).items():
         yield (
             f"SetFit {key}: {record['before']:.1f} -> {record['after']:.1f}, {record['difference']:+.1f} "
-            f"(its own classifier {record['own classifier']:.1f}); {record['seconds']:.0f} s"
+            f"(accuracy {record['accuracy after']:.1f}; its own classifier {record['own classifier']:.1f}"
+            f"{ahead(stored, key)}); {record['seconds']:.0f} s"
             + (
                 "; without labels: {mrr before:.1f} -> {mrr after:.1f}".format_map(record)
                 if "mrr after" in record

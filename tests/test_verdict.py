@@ -275,6 +275,21 @@ def test_columns_that_look_like_labels_are_named(base, labelled, tmp_path, sampl
     assert "--labels" not in lines.advice  # which was given
 
 
+def test_judged_texts_that_differ_from_trained_ones_only_in_accents_are_counted(base, tmp_path, sample_rows, tiny_bert):
+    plain = [text for text in sample_rows[:300] if text.isascii()][:200]
+    rows = [(text, "ab"[n % 2]) for n, text in enumerate(plain)]
+    config = base.replace(column="text", labels="label")
+    assert "accents" not in prepare(config.replace(corpus=write_table(tmp_path / "one.csv", rows))).facts.get(
+        "warning", ""
+    )
+    twins = [(text.replace("e", "\u00e9", 1), "ab"[n % 2]) for n, text in enumerate(plain)]
+    run = prepare(config.replace(corpus=write_table(tmp_path / "two.csv", [*rows, *twins]), name="two"))
+    judged, trained = run.judge.evaluations[0].texts.texts, {*run.batches.corpus.take(run.batches.rows)}
+    other = {text.replace("\u00e9", "e"): text for text in judged}
+    count = sum(text in trained or (text.replace("e", "\u00e9", 1) in trained and text.isascii()) for text in [*other])
+    assert f"{count} examples judge that differ from a text to train on only in accents" in run.facts["warning"]
+
+
 def test_no_sentence_is_in_both_halves_of_a_development_set(sample_rows):
     left = [sample_rows[number // 2].upper() if number % 2 else sample_rows[number // 2] for number in range(120)]
     right = [sample_rows[200 + number] for number in range(120)]

@@ -111,6 +111,12 @@ def logistic(rows: Any, labels: Rows) -> Callable[[Any], Any]:
     return LogisticRegression(max_iter=1000, class_weight="balanced").fit(rows, labels).predict  # type: ignore[no-any-return]
 
 
+def predict(known: npt.NDArray[np.floating], labels: Rows, vectors: npt.NDArray[np.floating]) -> Rows:
+    """Returns the labels that the classifier of the verdict predicts for embeddings ``(m, D)``, given the embeddings
+    ``(n, D)`` of other rows and their labels: a logistic regression on vectors of unit length."""
+    return np.asarray(logistic(unit(known), labels)(unit(vectors)))
+
+
 def words(texts: Any, labels: Rows) -> Callable[[Any], Any]:
     """Fits a logistic regression to TF-IDF vectors of terms and pairs of terms. Terms are those of the search by words
     (``cse.search.bm25``), without stemming and stop words, so that scripts without spaces have them too; and emoji."""

@@ -16,7 +16,7 @@ from . import EVALUATIONS
 from .apart import need, undecided, untaught
 from .base import Adapted, Encodes, Evaluation, Report, counted
 from .ranking import BM25, RUN, ByWords, FromRun, Searched, System, as_system, check_systems
-from .significance import adjust, scores_of
+from .significance import adjust, baselines
 from .significance import compare as compare_reports
 
 Model = str | PathLike[str] | Encodes | System
@@ -233,7 +233,7 @@ def compare_results(sides: Sequence[Sequence[EvaluationResult]], seeds: bool) ->
         reports = before[0].reports.values()
         notes = [note for report in reports for note in report.notes]
         notes += dict.fromkeys(note for result in (*before, *after) for note in result.notes)
-        beside = scores_of([sample for report in reports for sample in report.beside])
+        beside = baselines([sample for report in reports for sample in report.beside])
         comparisons.append(Comparison(a, b, seeds, *(encoded or [("", "")])[-1], records, notes, beside))
     return comparisons
 

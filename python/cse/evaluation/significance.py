@@ -46,6 +46,7 @@ class Difference:
 
 
 LEVEL = 0.05
+ALL_ROWS = "accuracy of all rows"
 BETTER, WORSE, CANNOT_TELL = "better", "worse", "cannot tell"
 
 
@@ -115,6 +116,17 @@ def _ranks(values: Vector, times: Vector) -> Vector:
 def scores_of(samples: Sequence[Sample]) -> dict[str, float]:
     """Returns the score of each sample by its task."""
     return {sample.task: score_of(sample.values, sample.gold, sample.classes) for sample in samples}
+
+
+def baselines(samples: Sequence[Sample]) -> dict[str, float]:
+    """Returns the score of each sample of what needs no encoder and, of a mean over classes, also the mean over all
+    rows, which is the accuracy."""
+    found: dict[str, float] = {}
+    for sample in samples:
+        found |= scores_of([sample])
+        if sample.classes is not None:
+            found[f"{sample.task}, {ALL_ROWS}"] = float(sample.values.mean())
+    return found
 
 
 def paired_difference(

@@ -13,7 +13,7 @@ from typing import Any
 
 from .apart import undecided
 from .base import Report, Sample
-from .significance import CANNOT_TELL, WORSE, adjust, compare
+from .significance import ALL_ROWS, CANNOT_TELL, WORSE, adjust, compare
 
 NOT_JUDGED = "not judged"
 
@@ -33,7 +33,7 @@ class Verdict:
     mean over classes, also ``by_rows``: the means over all rows before and after."""
     notes: list[str] = field(default_factory=list)
     beside: dict[str, float] = field(default_factory=dict)
-    """Scores that need no encoder, by name; see ``Report.beside``."""
+    """Scores that need no encoder, by name, and their accuracies; see ``Report.beside``."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -110,7 +110,7 @@ def table(verdict: dict[str, Any]) -> list[dict[str, str]]:
         if "by_rows" in record:
             a, b = record["by_rows"]
             shown = {"before": f"{a:.2f}", "after": f"{b:.2f}", "difference": f"{b - a:+.2f}", "95 % interval": "-"}
-            rows.append({**dict.fromkeys(rows[0], ""), "measure": f"{record['task']}, accuracy of all rows", **shown})
+            rows.append({**dict.fromkeys(rows[0], ""), "measure": f"{record['task']}, {ALL_ROWS}", **shown})
     beside = verdict.get("beside", {}).items() if rows else ()  # runs of earlier versions have none
     return rows + [{**dict.fromkeys(rows[0], ""), "measure": name, "before": f"{score:.2f}"} for name, score in beside]
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..data.corpus import Corpus
 from ..encoder.taught import Taught
 from ..errors import EqualVectors, InputError
 from ..evaluation.apart import untaught
 from ..evaluation.base import FEWEST, Encodes, Evaluation, Report, Sample
 from ..evaluation.labels import CrossFitted
 from ..evaluation.options import STSOptions
-from ..evaluation.significance import CANNOT_TELL, WORSE, scores_of
+from ..evaluation.significance import CANNOT_TELL, WORSE, baselines
 from ..evaluation.sts import STS
 from ..evaluation.verdict import NOT_JUDGED, Verdict, judge
+from ..identity import row_keys
 from .data import TrainingData
 from .selection import EvaluationData, Selector
 
@@ -103,13 +107,32 @@ class Judge:
         return concluded(before, reports, notes, [self.unknown and each.by_labels for each in self.evaluations])
 
 
+def accents(evaluations: Iterable[Evaluation], corpus: Corpus, rows: npt.NDArray[np.int64], tokenizer: Any) -> str:
+    """Returns how many examples that judge differ from a text of the rows only in accents, if the tokenizer drops
+    these, so that the model was trained on the same tokens; "" if there are none."""
+    if tokenizer("\u00e9\u00fc")["input_ids"] != tokenizer("eu")["input_ids"]:
+        return ""
+
+    def plain(text: str) -> str:
+        return "".join(each for each in unicodedata.normalize("NFD", text) if unicodedata.category(each) != "Mn")
+
+    accented = [plain(text) for text in corpus.take(rows) if not text.isascii()]
+    keys = np.concatenate([corpus.row_keys()[rows], row_keys(accented)])
+    count = sum(
+        int(each.known(lambda texts: np.isin(row_keys([*map(plain, texts)]), keys)).sum()) for each in evaluations
+    )
+    if not count:
+        return ""
+    return f"{count:,} examples judge that differ from a text to train on only in accents, which the model drops"
+
+
 def concluded(
     before: Sequence[Sample], after: Sequence[Report], notes: Sequence[str] = (), undecided: Sequence[bool] = ()
 ) -> Verdict:
     """Returns the verdict from the samples of one encoder, and the reports of the same evaluations for the other;
     ``undecided`` are evaluations that cannot decide (``evaluation.apart``)."""
     notes = [*(note for report in after for note in report.notes), *notes]
-    beside = scores_of([sample for report in after for sample in report.beside])
+    beside = baselines([sample for report in after for sample in report.beside])
     uncertain = {
         sample.task for report, each in zip(after, undecided, strict=False) if each for sample in report.samples
     }

@@ -37,7 +37,7 @@ from .batches.tokens import open_tokens
 from .data import TrainingData, open_data, open_index
 from .folder.outputs import choose_folder, named_folder
 from .inputs import taught_by_model
-from .judging import Judge
+from .judging import Judge, accents
 from .run import Run
 from .selection import EvaluationData, open_evaluation
 from .settings.declared import Loss, Methods, Model, Optimisation, Output
@@ -116,7 +116,7 @@ def prepare(
     declare(built.encoder.backbone.config, taught.columns)
     examples = make_examples(rows, {name: positive, **negatives}, methods.positive, seed)
     text, warnings = examine(rows, negatives, tokenizer, length, built.encoder.max_seq_length, model)
-    warnings += [data.unjudged, positive.warning]
+    warnings += [data.unjudged, positive.warning, accents(judge.evaluations, data.corpus, data.split.train, tokenizer)]
     if folder is None:  # a resumed run takes the weights of the terms from its checkpoint
         warnings += [term.warning for term in built.terms.values()]
     optimisation = settings.optimisation

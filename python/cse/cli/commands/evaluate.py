@@ -238,8 +238,8 @@ def compare_command(
     Except in the suite geometry, each difference has a 95 % confidence interval over examples. If 20 or more examples
     change, it is from a bootstrap; pairs that share a sentence are resampled together, and ranks are recomputed for
     each resample. If fewer change, it is the interval of Agresti and Min (2005); with fewer than 20 examples or groups
-    of pairs, it may be from a t-test. p-values are adjusted for the number of tasks by Holm's method. B is better or
-    worse if the interval excludes 0 and the adjusted p-value is below 0.05.
+    of pairs, it may be from a t-test. p-values are adjusted for the number of tasks and models by Holm's method. B is
+    better or worse if the interval excludes 0 and the adjusted p-value is below 0.05.
 
     Without --seeds, checkpoints are compared, not methods: a difference may be due to the training seed alone. With
     --seeds, each of MODELS lists the checkpoints of one method, separated by commas. The seeds must be the same, in the
@@ -255,11 +255,11 @@ def compare_command(
     --judged POOL.csv for the verdict. With both options, --pool writes the judgements that are known.
 
     With --labels, the rows of the table --data, at most 2,000 with distinct texts, are compared by a column of labels;
-    each is predicted from the others. Name rows that the models were not trained on; --set labels.share=0.2 takes those
-    that cse train held out.
+    each is predicted from the others. Rows whose labels taught one of the models, its base or its teacher do not judge;
+    --set labels.share=0.2 takes those that cse train held out.
 
     Two folders of runs alone, cse compare RUN1 RUN2, are compared by what judged RUN1, or else RUN2, without the rows
-    that either was trained on.
+    that the other was trained on.
     """
     from ...evaluation.run import option_tables
     from ...training.folder.find import run_of
