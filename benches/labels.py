@@ -8,9 +8,9 @@
 
 DATA holds corpora/ and transfer/, as for ``verdict.py``. Of each set, 2,000 rows are a table in which N rows, drawn by
 the seed, have a label, and 1,200 others are the test. The model is trained on the table. The classifier of the verdict
-(``cse.evaluation.labels.predict``) is fitted to the vectors of the N rows; its recall is the mean over the classes of the
-test rows, and intervals are those of the verdict. Results under ``old`` are by a logistic regression without class
-weights, which versions before 0.2 used here; it favours frequent labels, so that they are not comparable. With --permuted,
+(``cse.evaluation.labels.predict``) is fitted to the vectors of the N rows; its recall is the mean over the classes of
+the test rows, and intervals are those of the verdict. Results marked ``"ruler": "old"`` are by a logistic regression
+without class weights, which favours frequent labels; they are kept for one release and not reported. With --permuted,
 the labels of 100 rows are permuted, by each of the seeds from the first to the one before the last, and the classifier
 is fitted to the true ones. With --setfit, the Python of another environment trains SetFit, with its defaults, on the
 same 100 rows; the score without labels is the MRR by which --learn is guarded, of the same sentences. A cell is stored

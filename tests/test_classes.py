@@ -1,18 +1,21 @@
 """Tests of labels: which cells are one class, and how columns with a frequent class are judged and shown."""
 
 import json
+import math
 from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import cse
 from cse.cli import group
 from cse.data import readers
 from cse.data.classes import label_of, read_classes
 from cse.data.corpus import Corpus
-from cse.errors import EqualVectors
+from cse.data.pairs import values_of
+from cse.errors import EqualVectors, check_labels
 from cse.evaluation import significance, verdict
 from cse.evaluation.labels import choose_labelled, samples_of
 from cse.training.setup import prepare
@@ -63,6 +66,41 @@ def written(folder, kind):
     else:
         frame.astype({"label": "float64"} if kind == "parquet-nan" else {}).to_parquet(path)
     return path
+
+
+def test_labels_in_memory_are_values_whatever_holds_them():
+    values = [
+        1,
+        np.int64(1),
+        np.float32(1),
+        torch.tensor(1),
+        np.array(1),
+        True,
+        "1",
+        b"1",
+        np.bytes_(b"1"),
+        np.str_("1"),
+    ]
+    assert {label_of(each) for each in check_labels(values, len(values))} == {"1"}
+    assert check_labels([None, math.nan, np.nan, torch.tensor(math.nan), ""], 5) == [""] * 5
+    assert check_labels(torch.tensor([2, 3]), 2) == ["2", "3"]
+    for rows in (np.eye(3), torch.eye(3), [np.ones(1), np.zeros(1), np.ones(1)]):
+        with pytest.raises(cse.InputError, match=r"labels: element 0 has the shape \(\d,\), but a label is one value"):
+            check_labels(rows, 3)
+
+
+def test_labels_are_read_with_the_limit_of_the_texts(tmp_path, monkeypatch):
+    monkeypatch.setattr("cse.data.tables.MOST", 1000)
+    path = tmp_path / "long.jsonl"
+    rows = [{"text": f"row {n}", "y": "ab"[n % 2], "more": "x" * (5000 if n == 7 else 10)} for n in range(40)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf8")
+    files = readers.resolve(str(path), "text")
+    corpus = Corpus.read(files, max_line_bytes=6000)
+    assert read_classes(corpus, "y", "--labels y").names == ["a", "b"]
+    stored = Corpus.open(readers.resolve(str(path), "text"), max_line_bytes=6000)
+    assert read_classes(stored, "y", "--labels y").names == ["a", "b"]
+    with pytest.raises(cse.InputError, match="is longer than 1,000 bytes"):
+        list(values_of([str(path)], "--labels y", "y", 1000))
 
 
 @pytest.mark.parametrize("kind", ["csv-gap", "csv-named", "jsonl-nan", "jsonl-mixed", "parquet-nan", "parquet-null"])

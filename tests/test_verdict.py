@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -9,15 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from cse import Callback, InputError, train
+from cse import Callback, InputError, TrainConfig, train
 from cse.data import readers
 from cse.data.classes import likely_labels, read_classes
 from cse.data.corpus import Corpus
 from cse.encoder.base import check_finite
+from cse.encoder.taught import read_taught
 from cse.errors import EqualVectors
-from cse.evaluation import choice, verdict
+from cse.evaluation import EVALUATIONS, choice, verdict
 from cse.evaluation.apart import without
-from cse.evaluation.base import Pairs, Report, Sample
+from cse.evaluation.base import Evaluation, Pairs, Report, Sample
 from cse.evaluation.geometry import HalvesScore, PairSearch, unit
 from cse.evaluation.labels import (
     CrossFitted,
@@ -374,6 +376,58 @@ def test_judging_does_not_change_the_training_and_without_labels_the_score_is_a_
     assert "rose" not in text
 
 
+class Length(Evaluation):
+    """An evaluation of another package: the length of each embedding of the rows of a file, times 100."""
+
+    def work(self):
+        return 1
+
+    def __call__(self, encoder, progress=None):
+        texts = Path(self.data).read_text(encoding="utf8").splitlines()
+        values = 100 * np.linalg.norm(encoder.encode(texts), axis=1).astype(np.float64)
+        return Report([], samples=[Sample("length", values, unit="rows")])
+
+
+def test_any_suite_judges_also_a_table_that_is_not_trained_on(base, short_corpus, sample_rows, monkeypatch, tmp_path):
+    rows = [(text, "long" if len(text) > 110 else "short") for text in sample_rows[2000:2300]]
+    labelled = write_table(tmp_path / "apart.csv", rows)
+    monkeypatch.setattr(EVALUATIONS, "_loaded", {**EVALUATIONS._loaded, "length": Length})
+    judges = (f"length={short_corpus}", f"labels={labelled}")
+    config = base.replace(corpus=short_corpus, judges=judges, options={"labels": {"column": "text", "labels": "label"}})
+    first = train(config.replace(name="first", max_steps=2))
+    tasks = [record["task"] for record in first.verdict["measures"]]
+    assert tasks == ["length", "label of 10 nearest neighbours", "label by logistic regression"]
+    part = train(config.replace(name="part", max_steps=1))
+    assert train(TrainConfig(max_steps=2), resume=part.folder).verdict == first.verdict
+    found = command("compare", first.folder, first.folder, "--json")
+    assert [record["task"] for record in json.loads(found.stdout)["verdict"]["measures"]] == tasks
+    assert "apart" not in (first.folder / "best" / "README.md").read_text(encoding="utf8")
+    (tmp_path / "dev.tsv").write_text("".join(f"{n}\ta {n}\tb {n}\n" for n in (5, 1, 3)), encoding="utf8")
+    with pytest.raises(InputError, match="has no values of single examples"):
+        train(config.replace(judges=(f"geometry={tmp_path / 'dev.tsv'}",), options={}, name="no"))
+    with pytest.raises(InputError, match="the suite length judges once"):
+        prepare(config.replace(judges=(*judges, judges[0]), name="twice"))
+
+
+def test_a_table_that_judges_has_the_columns_of_the_run_and_rows_that_taught_do_not_judge(
+    base, sample_rows, tmp_path, unguarded
+):
+    rows = [(text, "ab"[n % 2]) for n, text in enumerate(sample_rows[:160])]
+    taught = write_table(tmp_path / "taught.csv", rows[:100])
+    config = learning(
+        base, taught, folds=0, batch_size=8, max_steps=2, judges=(f"labels={write_table(tmp_path / 'all.csv', rows)}",)
+    )
+    result = train(config)
+    stored = TrainConfig.from_toml(result.folder / "config.toml")
+    assert stored.labels == "label"
+    assert stored.options["labels"]["labels"] == "label"
+    measures = result.verdict["measures"]
+    labelled = read_taught(result.folder).labelled
+    assert len(labelled) >= 50
+    assert measures[0]["examples"] == 160 - len(labelled)
+    assert any(note.startswith("this run learned the labels of") for note in result.verdict["notes"])
+
+
 def test_one_half_of_a_development_set_selects_and_the_other_judges(base, short_corpus, sample_rows, tmp_path):
     lines = [f"{n % 6}\t{sample_rows[2 * n]}\t{sample_rows[2 * n + 1]}\n" for n in range(500, 560)]
     (tmp_path / "dev.tsv").write_text("".join(lines), encoding="utf8")
@@ -410,7 +464,7 @@ def test_a_column_that_cannot_judge_is_refused_or_said(base, labelled, short_cor
         train(base.replace(corpus=short_corpus, labels="label"))
     with pytest.raises(InputError, match=r"--labels other: .* has no column 'other'; its columns are: text, label"):
         train(base.replace(corpus=labelled, column="text", labels="other"))
-    with pytest.raises(InputError, match="--judged-queries nowhere: no such folder"):
+    with pytest.raises(InputError, match="--judge retrieval=nowhere: must be SUITE=PATH"):
         train(base.replace(corpus=short_corpus, judged_queries="nowhere"))
     ids = write_table(tmp_path / "ids.csv", [(text, number) for number, text in enumerate(sample_rows[:100])])
     config = base.replace(corpus=ids, column="text", labels="label", max_steps=1)
@@ -444,7 +498,7 @@ def test_the_commands_print_the_verdict(base, labelled, tiny_bert, tmp_path, mon
     for arguments, message in (
         ([*compared, *flags[2:]], "--labels needs --column"),
         ([*compared, *flags[:2]], "--column has no effect without --labels or --queries"),
-        (["train", labelled, *flags, "--judged-queries", "nowhere", "--model", tiny_bert], "nowhere: no such folder"),
+        (["train", labelled, *flags, "--judged-queries", "nowhere", "--model", tiny_bert], "must be SUITE=PATH"),
     ):
         assert message in str(command(*arguments).exception)
 

@@ -180,7 +180,7 @@ def values_of(
     files: Sequence[str], option: str, column: str, max_line_bytes: int = tables.MAX_LINE_BYTES
 ) -> Iterator[str]:
     for path in files:
-        names = tables.column_names(path, max_line_bytes=max_line_bytes)
+        names = tables.column_names(path, most=max(tables.MOST, max_line_bytes))
         if (count := names.count(column)) != 1:
             has = f"has {count} columns" if count else "has no column"
             raise InputError(f"{option}: {path} {has} {column!r}; its columns are: {', '.join(names[:20])}")

@@ -122,7 +122,7 @@ def json_records(path: str, most: int = MOST) -> Iterator[tuple[int, dict[str, A
             yield number, record
 
 
-def column_names(path: str, wanted: str | None = None, max_line_bytes: int = MAX_LINE_BYTES) -> list[str]:
+def column_names(path: str, wanted: str | None = None, most: int = MOST) -> list[str]:
     """Returns the names of the columns of a table; ``wanted`` is looked for in all records of a .jsonl file."""
     if not is_table(path):
         raise InputError(f"{path}: is not a table; give one of {', '.join(TABLES)}")
@@ -141,7 +141,6 @@ def column_names(path: str, wanted: str | None = None, max_line_bytes: int = MAX
             fault = f"is {name}, not UTF-8; convert it (iconv -f {name} -t UTF-8)"
         if fault:
             raise InputError(f"{path}: {fault}")
-        most = max(MOST, max_line_bytes)
         if has_header_line(path):
             (_, names), (_, first) = (*islice(csv_records(path, most=most), 2), (1, []), (2, []))[:2]
             "".join(names).encode("utf8")

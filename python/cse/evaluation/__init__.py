@@ -22,5 +22,12 @@ EVALUATIONS: Registry[type[Evaluation]] = Registry(
         "labels": "cse.evaluation.labels:Labels",
         "retrieval": "cse.evaluation.retrieval:Retrieval",
     },
+    options={
+        "sts": "cse.evaluation.options:STSOptions",
+        "sts-dev": "cse.evaluation.options:STSOptions",
+        "halves": "cse.evaluation.options:SplitHalfOptions",
+        "labels": "cse.evaluation.options:LabelsOptions",
+        "retrieval": "cse.evaluation.options:RetrievalOptions",
+    },
 )
-"""Evaluations by the name given to ``cse eval --suite``."""
+"""Evaluations by the name given to ``cse eval --suite`` and ``cse train --judge``."""

@@ -20,7 +20,7 @@ from ..data.pairs import ROLE_OF, is_number, number_of
 from ..data.tables import csv_records
 from ..encoder.base import check_finite
 from ..errors import EqualVectors, InputError, shown
-from ..options import NoOptions
+from ..options import WithOptions
 from ..ties import TIE
 
 FEWEST = 10
@@ -248,7 +248,7 @@ class Report:
     """Scores of the ranked documents by query and document, best first, in ``retrieval``."""
 
 
-class Evaluation(ABC):
+class Evaluation(WithOptions, ABC):
     """Base class for evaluations of an encoder.
 
     Subclasses define ``work``, ``__call__``, ``summary`` (one line for ``cse methods``) and, if they have options,
@@ -261,8 +261,6 @@ class Evaluation(ABC):
             in memory; their constructors say in which form.
     """
 
-    Options: ClassVar[type] = NoOptions
-    summary: ClassVar[str] = ""
     paper_row: ClassVar[tuple[str, str]] = ("", "")
     """The score of a task and the value of the summary that ``cse eval`` also prints in one row, as papers do."""
     ranks: ClassVar[bool] = False

@@ -51,11 +51,12 @@ class Inputs:
                 "run was trained, put the file back, or name other data with --data"
             ) from None
         whole = is_published((config.given or {}).get("preset"))
-        return cls(run, config, open_evaluation(evaluation, whole), opened, context)
+        judging = open_evaluation(evaluation, config.options, data.column, whole)
+        return cls(run, config, judging, opened, context)
 
     @cached_property
     def judge(self) -> Judge:
-        return Judge.of(self.evaluated, self.data)
+        return Judge.of(self.evaluated, self.data, self.taught, {})
 
     @property
     def taught(self) -> Taught:

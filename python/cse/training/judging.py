@@ -36,7 +36,7 @@ class Judge:
     """Judges best/ by evaluations that had no part in its selection."""
 
     evaluations: Sequence[Evaluation]
-    """In the order in which they decide: judged queries, labels, halves of development sets, held-out pairs."""
+    """In the order in which they decide: those that were named, labels, halves of development sets, held-out pairs."""
     unjudged: str = ""  # why the column of labels that was named does not judge; else empty
     notes: Sequence[str] = ()  # what the base and the teachers were trained on, and what does not judge for it
     unknown: bool = False  # whether labels of texts that are not known taught the base or a teacher
@@ -44,24 +44,34 @@ class Judge:
     before: list[Sample] = field(default_factory=list)  # the samples of the encoder before training
 
     @classmethod
-    def of(cls, evaluated: EvaluationData, data: TrainingData, earlier: Mapping[str, Taught] | None = None) -> Judge:
-        """Returns the judge of a run from what it is evaluated on, its data, and what taught, by name, the base model
-        and the models that teach the run: rows whose labels taught them do not judge."""
+    def of(cls, evaluated: EvaluationData, data: TrainingData, taught: Taught, earlier: Mapping[str, Taught]) -> Judge:
+        """Returns the judge of a run from what it is evaluated on, its data, and what taught it and, by name, the base
+        model and the models that teach the run: rows whose labels taught one of these do not judge."""
         sets = evaluated.judging.items()
         halves = [STS(STSOptions(), {f"half of {Path(name).name}": pairs}) for name, pairs in sets]
         own = data.evaluations()
-        apart = [untaught(each, earlier or {}) for each in own]
-        own = [each.evaluation for each in apart if each.evaluation is not None]
+        held_out = [*halves, *own] if data.labelled else [*own, *halves]
+        # What is held out is not what teaches, or is judged by encoders that are trained without it.
+        apart = [untaught(each, {**earlier, "this run": taught}) for each in evaluated.judges.values()]
+        apart += [untaught(each, earlier) for each in held_out]
+        ordered = [each.evaluation for each in apart if each.evaluation is not None]
         unjudged = data.unjudged or next((each.fault for each in apart if each.fault), "")
-        ordered = [*evaluated.queries, *halves, *own] if data.labelled else [*evaluated.queries, *own, *halves]
         ways = [f"--labels {name}" for name in data.likely] or [LABELS]
         if data.labelled:
             ways = []
         if unjudged:
             ways = [MORE]
         notes = list(dict.fromkeys(note for each in apart for note in each.notes))
-        unknown = any(each.unknown for each in (earlier or {}).values())
+        unknown = any(each.unknown for each in earlier.values())
         return cls(ordered, unjudged, notes, unknown, f"to judge it: {'; or '.join([*ways, QUERIES])}")
+
+    def begin(self, encoder: Encodes) -> None:
+        """Evaluates the encoder before training; raises ``InputError`` for an evaluation that compares no examples."""
+        reports = self.reports(encoder)
+        for each, report in zip(self.evaluations, reports, strict=True):
+            if not report.samples:
+                raise InputError(f"--judge {each.data}: this suite has no values of single examples; name another one")
+        self.before = samples_of(reports)
 
     @property
     def by_folds(self) -> bool:

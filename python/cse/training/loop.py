@@ -27,7 +27,6 @@ from .data import check_same, check_source
 from .folder import outputs
 from .folder.find import find_checkpoint, list_checkpoints
 from .folder.stored import resumed_config as resumed_config
-from .judging import samples_of
 from .loggers import LOGGERS
 from .run import Run
 from .run import RunResult as RunResult
@@ -122,6 +121,7 @@ def trained(
         changes: dict[str, Any] = {
             "output": str(folder.parent),
             "name": folder.name,
+            "judges": (),
             "judged_queries": None,
             "data": None,
         }
@@ -327,7 +327,7 @@ class Trainer:
             if keep:
                 outputs.save(run, "best")
                 if state.step == 0 and run.judge.evaluations:
-                    run.judge.before = samples_of(run.judge.reports(outputs.load_best(run)))
+                    run.judge.begin(outputs.load_best(run))
         return time.perf_counter() - began
 
     def out_of_patience(self) -> bool:

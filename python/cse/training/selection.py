@@ -25,13 +25,14 @@ from ..augment.base import Draws, Edit
 from ..encoder.base import NotFinite
 from ..encoder.trained import SentenceEncoder
 from ..errors import EqualVectors, InputError
+from ..evaluation import EVALUATIONS
 from ..evaluation.base import FEWEST, Encodes, Evaluation, Pairs
 from ..evaluation.geometry import SplitHalf, nearest_others, unit
-from ..evaluation.options import RetrievalOptions, SplitHalfOptions, STSOptions
-from ..evaluation.retrieval import Retrieval
+from ..evaluation.options import SplitHalfOptions, STSOptions
 from ..evaluation.significance import sentence_clusters
 from ..evaluation.sts import NOT_SCORED, STS, Task, load_tasks, read_dev, score_pairs
 from ..identity import distinct
+from ..options import options_of, parse_options
 from .data import TrainingData
 from .settings import declared
 
@@ -304,7 +305,7 @@ class EvaluationData:
     pairs: dict[str, Pairs]
     """The scored pairs that select best/, by file name; if there are none, held-out rows are scored without labels."""
     judging: dict[str, Pairs]  # the scored pairs that judge it; empty if all pairs of the files select
-    queries: list[Evaluation]  # the evaluation on the judged queries, if any
+    judges: dict[str, Evaluation]  # suites on further data that judge it, by name
     tasks: list[tuple[Task, Pairs]]  # STS tasks on which best/ is evaluated at the end
 
     def selector(
@@ -330,17 +331,34 @@ class EvaluationData:
         return scores
 
 
-def open_evaluation(settings: declared.Evaluation, whole: bool) -> EvaluationData:
-    """Reads the development sets, the judged queries and the STS tasks that the settings name."""
+def open_evaluation(
+    settings: declared.Evaluation, options: Mapping[str, Mapping[str, Any]], column: str | None, whole: bool
+) -> EvaluationData:
+    """Reads the development sets, the data of the suites that judge, and the STS tasks that the settings name;
+    ``options`` are those of the suites by name, and ``column`` is the column of the texts of the run."""
     tasks = load_tasks(settings.data, settings.allow_partial) if settings.data else []
-    queries: list[Evaluation] = []
-    if folder := settings.judged_queries:
-        if not Path(folder).is_dir():
-            raise InputError(f"--judged-queries {folder}: no such folder; name one with corpus, queries and qrels")
-        queries = [Retrieval(RetrievalOptions(), folder)]
     pairs = read_dev(settings.dev, settings.data)
     selecting, judging = (pairs, {}) if whole or not pairs else halve(pairs)
-    return EvaluationData(selecting, judging, queries, tasks)
+    return EvaluationData(selecting, judging, open_judges(settings, options, column), tasks)
+
+
+def open_judges(
+    settings: declared.Evaluation, options: Mapping[str, Mapping[str, Any]], column: str | None
+) -> dict[str, Evaluation]:
+    """Opens the suites of ``--judge`` on their data, by name."""
+    known = {"column": column, "labels": settings.labels}
+    judges: dict[str, Evaluation] = {}
+    for given in [*settings.judges, *([f"retrieval={settings.judged_queries}"] if settings.judged_queries else [])]:
+        name, _, path = given.partition("=")
+        if not path or not Path(path).exists():
+            raise InputError(f"--judge {given}: must be SUITE=PATH, with a file or folder that exists")
+        if name in judges:
+            raise InputError(f"--judge {given}: the suite {name} judges once; name one of its paths")
+        kind = EVALUATIONS.get(name, "--judge")
+        columns = {each: known[each] for each in known if each in {option.name for option in options_of(kind.Options)}}
+        table = {key: value for key, value in columns.items() if value is not None} | dict(options.get(name, {}))
+        judges[name] = kind(parse_options(name, kind.Options, table), path)
+    return judges
 
 
 def halve(sets: Mapping[str, Pairs]) -> tuple[dict[str, Pairs], dict[str, Pairs]]:

@@ -85,7 +85,8 @@ def prepare(
     for path in methods.imports:
         context.depends_on(path)
     index = open_index(settings.data, methods, folder, context, in_memory=texts is not None)
-    evaluated = open_evaluation(settings.evaluation, whole=is_published(settings.given.get("preset")))
+    whole = is_published(settings.given.get("preset"))
+    evaluated = open_evaluation(settings.evaluation, settings.options, settings.data.column, whole)
     groups = (settings.data, methods, settings.evaluation, settings.output)
     data = open_data(*groups, context, progress, texts, labels, left_out)
     if (
@@ -104,15 +105,17 @@ def prepare(
     context.used_rows, context.first_rows = rows.used_rows, rows.first_rows
     built = build_modules(settings, find, context, create, rows, world.rank)
     used = {methods.positive: positives[methods.positive], **negatives, **positives, **built.by_name}
+    used |= evaluated.judges
     settings = settings.changed(precision=precision).with_used_options(used)
     tokenizer, length = built.encoder.tokenizer, settings.data.max_length
     tokens = open_tokens(rows, data.columns, tokenizer, length, data.reading, progress)
     state = build_state(settings, built, data, evaluated, negatives, len(rows))
     models = dict.fromkeys(filter(None, (settings.model.model, methods.positive_encoder, *context.models)))
     earlier = {name: taught_by_model(name) for name in models if name != "copy"}
-    judge = Judge.of(evaluated, data, earlier)
     selecting = [text for each in evaluated.pairs.values() for text in (*each.left, *each.right)]
-    taught = data.taught(selecting, context.classes).after(earlier.values())
+    own = data.taught(selecting, context.classes)
+    judge = Judge.of(evaluated, data, own, earlier)
+    taught = own.after(earlier.values())
     declare(built.encoder.backbone.config, taught.columns)
     examples = make_examples(rows, {name: positive, **negatives}, methods.positive, seed)
     text, warnings = examine(rows, negatives, tokenizer, length, built.encoder.max_seq_length, model)

@@ -80,7 +80,7 @@ def runs_command(
 def _score(run: StoredRun) -> tuple[tuple[Any, ...], str]:
     """Returns what judged a run, its name first, and the first score of the verdict with its change; without a verdict,
     what selected best/, and that score."""
-    data = tuple(map(str, (run.config.get(name) for name in ("corpus", "pairs", "judged_queries", "dev"))))
+    data = tuple(map(str, (run.config.get(name) for name in ("corpus", "pairs", "judges", "judged_queries", "dev"))))
     for record in run.verdict.get("measures", []):
         if None not in (record["b"], record["mean"]):
             judge = f"{record['task']}, {record['examples']:,} {record['unit']}"

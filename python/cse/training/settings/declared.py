@@ -348,10 +348,21 @@ class Evaluation:
         ),
     ] = None
     """See ``cse.training.folds``."""
+    judges: Annotated[
+        tuple[str, ...],
+        Opt(
+            "Suite of cse eval and its data, by which best/ is judged at the end, such as retrieval=FOLDER or "
+            "labels=TABLE, with --set SUITE.OPTION=VALUE.",
+            "SUITE=PATH",
+            flag="--judge",
+            private=True,
+        ),
+    ] = ()
+    """The first one decides. Columns of a table are those of --column and --labels, unless they are set."""
     judged_queries: Annotated[
         str | None,
         Opt(
-            "Folder of queries and relevance judgements, in the format of BEIR, that judge best/ at the end.",
+            "The same as --judge retrieval=FOLDER, a folder in the format of BEIR.",
             "FOLDER",
             private=True,
         ),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...encoder.saving import public_name
+from ...evaluation import EVALUATIONS
 from ...losses import CONTRASTIVE, TEACHER
 from ...options import conditions
 from .flat import to_toml
@@ -35,7 +36,9 @@ def public_toml(settings: Resolved) -> str:
     changed: dict[str, Any] = {name: SETTINGS[name].default for name in SETTINGS if ({name} | needs[name]) & private}
     changed |= {"model": public_name(settings.model.model), "imports": _without_folder(settings.methods.imports)}
     options = {
-        name: {key: _without_folder(value) for key, value in table.items()} for name, table in settings.options.items()
+        name: {key: _without_folder(value) for key, value in table.items()}
+        for name, table in settings.options.items()
+        if name not in EVALUATIONS  # of --judge, which names data
     }
     if settings.data.pairs:  # these values are valid only with pairs
         changed["positive"] = "dropout"

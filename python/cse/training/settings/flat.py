@@ -22,7 +22,11 @@ def to_toml(values: Mapping[str, Any], given: Mapping[str, Any] | None) -> str:
 def _tables(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns values without None, with the options of each method as a table at the end."""
     known = merge(values)
-    return {name: value for name, value in known.items() if "." not in name} | tables_of(known)
+    tables = tables_of(known)
+    same = {name: table for name, table in tables.items() if name in SETTINGS}  # a table would replace the setting
+    others = {name: table for name, table in tables.items() if name not in same}
+    plain = {name: value for name, value in known.items() if "." not in name}
+    return plain | others | ({"options": same} if same else {})
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:

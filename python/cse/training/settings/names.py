@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ...augment import AUGMENTATIONS, LABELS_POSITIVE
 from ...errors import KEYWORDS, InputError
+from ...evaluation import EVALUATIONS
 from ...hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS
 from ...losses.options import ContrastiveOptions
@@ -26,6 +27,7 @@ TABLES: dict[Registry[Any], tuple[str, ...]] = {
     ENCODER_METHODS: ("--encoder-method",),
     HOOKS: ("--anchor-hook", "--positive-hook"),
     LOSS_TERMS: ("--loss-term",),
+    EVALUATIONS: ("--judge",),
 }
 """The registries of methods, with the flags that make a run use a method."""
 
@@ -128,6 +130,7 @@ class Settings(Data, Model, Methods, Loss, Optimisation, Evaluation, Output):
             ENCODER_METHODS: self.encoder_methods,
             HOOKS: (self.anchor_hook, self.positive_hook),
             LOSS_TERMS: terms,
+            EVALUATIONS: tuple(judge.partition("=")[0] for judge in self.judges),
         }
         return {name: table for table, names in tables.items() for name in names if name is not None}
 
