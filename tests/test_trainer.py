@@ -50,7 +50,7 @@ def steps(folder):
 
 def test_a_run_folder_records_settings_versions_and_log(base):
     result = train(base.replace(una=True, loss="focal"))
-    names = "best checkpoints config.toml data.json environment.json last log.jsonl result.json seen.npy"
+    names = "best checkpoints config.toml data.json environment.json judges.json last log.jsonl result.json seen.npy"
     assert sorted(path.name for path in result.folder.iterdir()) == names.split()
     again = TrainConfig.from_toml(result.folder / "config.toml")
     # 0.07 is the default of the focal loss for BERT.

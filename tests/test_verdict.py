@@ -428,6 +428,58 @@ def test_a_table_that_judges_has_the_columns_of_the_run_and_rows_that_taught_do_
     assert any(note.startswith("this run learned the labels of") for note in result.verdict["notes"])
 
 
+def test_runs_are_compared_without_their_files_in_another_place_and_in_memory(
+    base, labelled, sample_rows, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    settings = base.replace(output="runs", max_steps=2)
+    texts, labels = sample_rows[:400], ["long" if len(text) > 110 else "short" for text in sample_rows[:400]]
+    for name, seed in (("one", 0), ("other", 1)):
+        train(settings.replace(corpus="labelled.csv", column="text", labels="label", name=name, seed=seed))
+        train(settings.replace(name=f"{name} in memory", seed=seed), texts=texts, labels=labels)
+    found = json.loads(command("compare", "runs/one", "runs/other", "--json").stdout)["verdict"]
+    stored = (tmp_path / "runs" / "one" / "judges.json").read_text(encoding="utf8")
+    assert not any(text in stored for text in texts)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = json.loads(command("compare", "../runs/one", "../runs/other", "--json").stdout)["verdict"]
+    assert again["measures"] == found["measures"]
+    (tmp_path / "labelled.csv").rename(tmp_path / "moved.csv")
+    moved = command("compare", "../runs/one", "../runs/other", "--data", "../moved.csv", "--json")
+    assert json.loads(moved.stdout)["verdict"]["measures"] == found["measures"]
+    fault = str(command("compare", "../runs/one", "../runs/other").exception)
+    assert "labelled.csv: no such file; check the path); put the file back, or name the table with --data" in fault
+    monkeypatch.chdir(tmp_path)
+    in_memory = json.loads(command("compare", "runs/one in memory", "runs/other in memory", "--json").stdout)["verdict"]
+    numbers = [[(each["a"], each["b"]) for each in side["measures"]] for side in (found, in_memory)]
+    assert numbers[0] == numbers[1]
+    # Rows that are gone are counted; the others judge.
+    rows = [(text, label) for text, label in zip(texts[:300], labels, strict=False)]
+    short = write_table(tmp_path / "short.csv", rows)
+    fewer = json.loads(command("compare", "runs/one", "runs/other", "--data", short, "--json").stdout)["verdict"]
+    assert fewer["measures"][0]["examples"] < found["measures"][0]["examples"]
+    assert any("are no longer in" in note for note in fewer["notes"])
+
+
+def test_held_out_pairs_and_halves_of_development_sets_are_found_again(base, sample_rows, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pairs = [(sample_rows[n], sample_rows[n + 1000]) for n in range(300)]
+    write_table(tmp_path / "pairs.csv", pairs, ("anchor", "positive"))
+    lines = [f"{n % 6}\t{sample_rows[2 * n]}\t{sample_rows[2 * n + 1]}\n" for n in range(500, 560)]
+    (tmp_path / "dev.tsv").write_text("".join(lines), encoding="utf8")
+    settings = base.replace(output="runs", max_steps=2)
+    for name, values in (("pairs", {"pairs": "pairs.csv"}), ("dev", {"dev": "dev.tsv", "eval_every": 1})):
+        if name == "dev":
+            (tmp_path / "rows.txt").write_text("\n".join(sample_rows[:200]), encoding="utf8")
+            values["corpus"] = "rows.txt"
+        one, other = (train(settings.replace(name=f"{name} {rate}", lr=rate, **values)) for rate in (1e-4, 1e-3))
+        shown = command("compare", one.folder, other.folder, "--json")
+        assert shown.exception is None, str(shown.exception)
+        found = json.loads(shown.stdout)["verdict"]
+        for run, side in ((one, "a"), (other, "b")):
+            assert [record[side] for record in found["measures"]] == [record["b"] for record in run.verdict["measures"]]
+
+
 def test_one_half_of_a_development_set_selects_and_the_other_judges(base, short_corpus, sample_rows, tmp_path):
     lines = [f"{n % 6}\t{sample_rows[2 * n]}\t{sample_rows[2 * n + 1]}\n" for n in range(500, 560)]
     (tmp_path / "dev.tsv").write_text("".join(lines), encoding="utf8")

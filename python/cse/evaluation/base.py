@@ -269,8 +269,20 @@ class Evaluation(WithOptions, ABC):
     by_labels: ClassVar[bool] = False
     """Whether labels of texts judge: then, texts whose labels taught an encoder do not judge it (``apart.py``)."""
 
+    trains: ClassVar[bool] = False
+    """Whether it judges a run by encoders that are trained for it (``cse.training.folds``), and no other encoder."""
+
     def __init__(self, options: Any, data: Any) -> None:
         self.options, self.data = options, data
+
+    def describe(self) -> str:
+        """Returns what the data can show and how they judge, for the header of a run; "" if there is nothing to say."""
+        return ""
+
+    def judged(self, encoder: Encodes, by_fold: Callable[[Any], list[list[Sample]]] | None = None) -> Report:
+        """Returns the report for the encoder of a run. ``by_fold`` trains encoders for an evaluation that ``trains``
+        some, and returns their samples."""
+        return self(encoder)
 
     def known(self, seen: Seen) -> Mask:
         """Returns for each example, ``(n,)``, whether one of its texts was seen; empty if examples cannot be left out.

@@ -291,7 +291,7 @@ class CrossFitted(Evaluation):
     """Labels of the texts of each fold, predicted from the labels of the other folds; for the encoders of a run, by the
     encoder that was trained without the fold."""
 
-    by_labels = True
+    by_labels, trains = True, True
 
     def __init__(self, options: Any, data: list[Fold]) -> None:
         super().__init__(options, data)
@@ -314,6 +314,9 @@ class CrossFitted(Evaluation):
 
     def __call__(self, encoder: Encodes, progress: Progress | None = None) -> Report:
         return self.joined([fold(encoder, progress).samples for fold in self.folds])
+
+    def judged(self, encoder: Encodes, by_fold: Callable[[Any], list[list[Sample]]] | None = None) -> Report:
+        return self(encoder) if by_fold is None else self.joined(by_fold(self))
 
     def joined(self, samples: list[list[Sample]]) -> Report:
         """Returns the report of the samples of the folds, in their order."""

@@ -3,48 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 
 import numpy as np
 
+from ..encoder.taught import Taught
 from ..errors import InputError
 from ..evaluation.apart import untaught, without
 from ..evaluation.base import Encodes, Evaluation
-from ..evaluation.labels import CrossFitted
+from ..evaluation.kept import read_judges
 from ..evaluation.verdict import Verdict
 from ..identity import row_keys
 from .inputs import Inputs, taught_by_model
 from .judging import concluded, samples_of
 
 
-def compare_runs(first: str, second: str, load: Callable[[str], Encodes]) -> Verdict:
+@dataclass(frozen=True)
+class Judged:
+    """What judged a run and can judge other encoders, and what taught it."""
+
+    name: str
+    evaluations: list[Evaluation]
+    notes: list[str]
+    taught: Taught
+
+    @classmethod
+    def of(cls, run: str, data: str | PathLike[str] | None) -> Judged:
+        """Reads what a run kept; of a run of an earlier version, its data are opened again."""
+        kept = read_judges(Path(run), data)
+        if kept is None:
+            kept = [each for each in Inputs.of(run).judge.evaluations if not each.trains], []
+        return cls(run, *kept, taught_by_model(run))
+
+
+def compare_runs(
+    first: str, second: str, load: Callable[[str], Encodes], data: str | PathLike[str] | None = None
+) -> Verdict:
     """Returns the verdict on the encoder of the second run against the first run's, by what judged the first run
     or, if nothing did, the second one; ``load`` returns the encoder of a run. Examples whose texts the other run was
     trained on, or selected by, do not judge, nor do rows whose labels taught one of the two, also through a base or a
-    teacher."""
-    one, other = Inputs.of(first), Inputs.of(second)
-    taught = {name: taught_by_model(name) for name in (first, second)}
-
-    def judging(run: Inputs) -> list[Evaluation]:
-        """Returns what judged a run, but for encoders that were trained for it alone."""
-        return [each for each in run.judge.evaluations if not isinstance(each, CrossFitted)]
-
-    if not judging(one):
+    teacher. The texts are found in the files of the run or, if it is given, in the table ``data``."""
+    one, other = Judged.of(first, data), Judged.of(second, data)
+    if not one.evaluations:
         one, other = other, one
-    if not judging(one):
-        crossed = [run.name for run in (one, other) if run.judge.by_folds]
-        if crossed:
+    if not one.evaluations:
+        if all_taught := [run.name for run in (one, other) if len(run.taught.labelled)]:
             raise InputError(
-                f"{first}, {second}: all labels taught {' and '.join(crossed)}, so that none are left to judge; name a "
-                "table of other rows with their labels: --labels COLUMN --column COLUMN --data TABLE"
+                f"{first}, {second}: all labels taught {' and '.join(sorted(all_taught))}, so that none are left to "
+                "judge; name a table of other rows with their labels: --labels COLUMN --column COLUMN --data TABLE"
             )
         raise InputError(
             f"{first}, {second}: nothing judged these runs; name what does, with --data PATH, or judge texts yourself "
             "with --pool"
         )
-    notes, evaluations = [f"judged by what judged {one.name}"], []
-    own = taught[other.name].own
-    for evaluation in judging(one):
-        rest, count, _ = without(evaluation, lambda texts: np.isin(row_keys(texts), own))
+    notes, evaluations = [f"judged by what judged {one.name}", *one.notes], []
+    taught = {run.name: run.taught for run in (one, other)}
+    for evaluation in one.evaluations:
+        rest, count, _ = without(evaluation, lambda texts: np.isin(row_keys(texts), other.taught.own))
         if count:
             notes.append(
                 f"{count:,} examples do not judge, because {other.name} was trained on them or was selected by them"

@@ -76,14 +76,11 @@ class Judge:
     @property
     def by_folds(self) -> bool:
         """Whether further encoders are trained to judge."""
-        return any(isinstance(each, CrossFitted) for each in self.evaluations)
+        return any(each.trains for each in self.evaluations)
 
     def reports(self, encoder: Encodes, by_fold: ByFold | None = None) -> list[Report]:
         """Returns the reports of all evaluations for an encoder; with ``by_fold``, folds have encoders of their own."""
-        return [
-            each.joined(by_fold(each)) if by_fold and isinstance(each, CrossFitted) else each(encoder)
-            for each in self.evaluations
-        ]
+        return [each.judged(encoder, by_fold) for each in self.evaluations]
 
     def state(self) -> tuple[list[list[str]], dict[str, npt.NDArray[np.float64]]]:
         """Returns what ``restore`` needs: names that can be serialised to JSON, and arrays."""

@@ -11,6 +11,7 @@ from typing import Any
 from ..augment.base import Example
 from ..encoder.saving import BaseWeights
 from ..encoder.taught import Taught
+from ..evaluation.kept import Source
 from .batches.texts import Batches
 from .batches.tokens import StoredTokens
 from .data import RunIndex
@@ -37,6 +38,7 @@ class Run:
     evaluation: EvaluationData  # what selects best/, and the STS tasks
     judge: Judge  # what judges best/ at the end, against the encoder before training
     taught: Taught  # what the encoder is taught, with what taught its base and its teachers
+    sources: list[Source]  # where the texts that judge are found again
     examples: list[Example]  # sentences with their augmented forms, shown before training
     data: dict[str, Any]
     """Fingerprints of the corpus, the index and the files of methods; a resumed run must have the same ones."""

@@ -23,7 +23,7 @@ from ..encoder.resolve import Source, find_model
 from ..encoder.taught import declare
 from ..encoder.trained import SentenceEncoder, check_mask, load_encoder
 from ..errors import InputError
-from ..evaluation.labels import CrossFitted, Labels
+from ..evaluation.kept import sources_of
 from ..hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS, TEACHER
 from ..losses.base import BatchTerm, LossTerm
@@ -136,6 +136,7 @@ def prepare(
         judge=judge,
         taught=taught,
         examples=examples,
+        sources=sources_of(data.columns, settings.evaluation.dev, settings.evaluation.data),
         data=data.fingerprints(index.sha256, context.files),
         index=index,
     )
@@ -184,7 +185,7 @@ def describe(
     synthetic = [f"{each} {method.describe()}" for each, method in negatives.items()]
     in_evaluation = f" in training, {model.eval_pooler} in evaluation" if model.eval_pooler else ""
     compared = any("negative" in term.reads for term in run.state.terms.values())
-    judging = [each.describe() for each in run.judge.evaluations if isinstance(each, (Labels, CrossFitted))]
+    judging = [text for each in run.judge.evaluations if (text := each.describe())]
     facts = {
         "device": describe_device(run.device, run.forward.precision, run.reason),
         **({"processes": f"{processes}, each with a part of the batch"} if processes > 1 else {}),
@@ -194,7 +195,7 @@ def describe(
         "positive": f"{name}{f' ({options})' if options else ''}",
         **({"negatives": "; ".join(["in the batch", *synthetic])} if compared else {}),
         **data.describe(),
-        **({"labels": judging[0]} if judging else {}),
+        **({"labels": "; ".join(judging)} if judging else {}),
         **run.index.facts,
         "steps": describe_steps(settings.optimisation, rows, run.device),
         **({"prompt": rows.prompts.describe()} if rows.prompts.anchor or rows.prompts.document else {}),

@@ -259,7 +259,7 @@ def compare_command(
     --set labels.share=0.2 takes those that cse train held out.
 
     Two folders of runs alone, cse compare RUN1 RUN2, are compared by what judged RUN1, or else RUN2, without the rows
-    that the other was trained on.
+    that the other was trained on. If their table has moved, name it with --data.
     """
     from ...evaluation.run import option_tables
     from ...training.folder.find import run_of
@@ -278,9 +278,12 @@ def compare_command(
     if column is not None and labels is None:
         raise InputError("--column has no effect without --labels or --queries; add one of them, or omit --column")
     runs = [run for model in models if (run := run_of(model))]
-    if data is None and labels is None and len(models) == len(runs) == 2:
-        compare_by_runs(runs, ranked, encoder, as_json, markdown)
-        return
+    if labels is None and len(models) == len(runs) == 2 and "suites" not in given_options():
+        from ...evaluation.kept import is_table_of
+
+        if data is None or any(is_table_of(Path(run), data) for run in runs):
+            compare_by_runs(runs, data, ranked, encoder, as_json, markdown)
+            return
     if data is None:
         raise InputError(
             "cse compare needs data; name them with --data PATH, judge texts yourself with --pool, or compare two runs"
@@ -421,15 +424,17 @@ def compare_by_labels(
         printing.echo(advice)
 
 
-def compare_by_runs(models: Sequence[str], ranked: Ranking, encoder: Evaluated, as_json: bool, markdown: bool) -> None:
-    """Compares two runs by what judged one of them, and prints the verdict."""
+def compare_by_runs(
+    models: Sequence[str], data: str | None, ranked: Ranking, encoder: Evaluated, as_json: bool, markdown: bool
+) -> None:
+    """Compares two runs by what judged one of them, whose texts are in its files or in ``data``; prints the verdict."""
     from ...evaluation import verdict
     from ...evaluation.run import opened
     from ...training.comparing import compare_runs
 
     names, sides = systems_of(models, ranked)
     systems = dict(zip(models, (system for (system,) in sides), strict=True))
-    word = compare_runs(models[0], models[1], lambda name: opened(systems[name], **encoder.arguments)).to_dict()
+    word = compare_runs(models[0], models[1], lambda name: opened(systems[name], **encoder.arguments), data).to_dict()
     lines = ["", verdict.markdown(word)] if markdown else verdict.lines(word)
     printing.result(
         {"a": names[0], "b": names[1], "verdict": word}, as_json, [f"{names[1]} against {names[0]}:", *lines]

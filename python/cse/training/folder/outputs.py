@@ -34,11 +34,13 @@ from torch import Tensor
 
 from ... import io
 from ..._core import __version__
+from ...data.corpus import IN_MEMORY
 from ...encoder.device import device_name, generator_states, restore_generators
 from ...encoder.encoder import Encoder
 from ...encoder.saving import model_card, save_encoder
 from ...encoder.taught import write_taught
 from ...errors import InputError
+from ...evaluation.kept import write_judges
 from ...evaluation.verdict import Verdict, markdown
 from ..run import Run
 from ..settings.declared import Output
@@ -336,6 +338,8 @@ def describe(run: Run) -> None:
             for name, pairs in sets.items()
         }
     write_taught(run.folder, run.taught)
+    in_memory = any(source["path"] == IN_MEMORY for source in run.sources)
+    write_judges(run.folder, run.judge.evaluations, run.evaluation.judges, run.sources, inline=in_memory)
     io.write_text(run.folder / CONFIG, run.settings.to_toml())
     io.write_text(run.folder / "environment.json", io.dumps(environment, indent=2) + "\n")
     io.write_text(run.folder / "data.json", io.dumps(data) + "\n")
