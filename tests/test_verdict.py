@@ -477,7 +477,8 @@ def test_held_out_pairs_and_halves_of_development_sets_are_found_again(base, sam
         assert shown.exception is None, str(shown.exception)
         found = json.loads(shown.stdout)["verdict"]
         for run, side in ((one, "a"), (other, "b")):
-            assert [record[side] for record in found["measures"]] == [record["b"] for record in run.verdict["measures"]]
+            if stored := run.verdict["measures"]:  # none if best/ is the encoder before training
+                assert [record[side] for record in found["measures"]] == [record["b"] for record in stored]
 
 
 def test_one_half_of_a_development_set_selects_and_the_other_judges(base, short_corpus, sample_rows, tmp_path):
@@ -718,6 +719,18 @@ def test_two_runs_are_compared_by_what_judged_them_without_rows_that_either_was_
     assert "learned the labels of 60 of the 60 rows" in str(
         command("compare", "runs/one", "runs/taught", *data).exception
     )
+
+
+def test_learn_adds_its_positives_itself_and_a_fault_of_a_fold_is_an_error(base, few, monkeypatch, unguarded):
+    with pytest.raises(InputError, match="--positive same-label: --learn adds it"):
+        learning(base, few, positive="same-label")
+
+    def fails(*_):
+        raise InputError("--batch-size: 8 is more than the 5 training sentences; lower it")
+
+    monkeypatch.setattr(folds, "judged_by_fold", fails)
+    with pytest.raises(InputError, match="--batch-size: 8 is more"):
+        train(learning(base, few, max_steps=1, batch_size=4, folds=2, name="fails"))
 
 
 def test_labels_in_memory_judge_as_a_column_does(base, tmp_path, sample_rows):

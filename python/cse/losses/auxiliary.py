@@ -67,6 +67,10 @@ def similarity_divergence(base: Tensor, z: Tensor, temperature: float, valid: Te
     For row i, p is the softmax of cos(base_i, base_j) / temperature over the rows j != i; q is the same function of
     ``z``, ``(B, D)`` (distillation of similarities: Fang et al. 2021, SEED, arXiv:2101.04731). Rows that are not
     ``valid`` are left out.
+
+    >>> z = torch.eye(3)
+    >>> similarity_divergence(z, 2 * z, temperature=0.1).item()
+    0.0
     """
     rows = len(z)
     holds = torch.ones(rows, dtype=torch.bool, device=z.device) if valid is None else valid

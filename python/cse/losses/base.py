@@ -107,7 +107,11 @@ class BatchTerm(LossTerm):
 
 
 def cosine(s: Tensor, positive: Tensor | None, temperature: float, margin: float) -> Tensor:
-    """Returns s / tau for positives and negatives (SimCSE, equation 1); ``positive`` and ``margin`` are ignored."""
+    """Returns s / tau for positives and negatives (SimCSE, equation 1); ``positive`` and ``margin`` are ignored.
+
+    >>> cosine(torch.tensor([[0.5, -0.25]]), torch.tensor([0]), temperature=0.5, margin=0.3).tolist()
+    [[1.0, -0.5]]
+    """
     return s / temperature
 
 
@@ -116,6 +120,9 @@ def focal(s: Tensor, positive: Tensor | None, temperature: float, margin: float)
 
     ``positive``, ``(M,)`` int64, is the column of each row of s, ``(M, K)``, that holds its positive; None: all columns
     are negatives. The factors s and s + m have gradients too.
+
+    >>> focal(torch.tensor([[0.5, -0.5]]), torch.tensor([0]), temperature=0.5, margin=0.25).tolist()
+    [[0.5, 0.25]]
     """
     if positive is None:
         return s * (s + margin) / temperature
@@ -134,6 +141,10 @@ def mixture_similarity(
     The mixture is normalise(lambda h_target + (1 - lambda) h_partner), where h are the candidates ``(K, D)`` at unit
     length. ``target`` and ``partners``, ``(M,)`` int64, are positions among them: of the positives, and of their
     partners.
+
+    >>> z = torch.eye(2)
+    >>> mixture_similarity(z, z, torch.tensor([0, 1]), torch.tensor([1, 0]), mix_lambda=0.5).square().round(decimals=4).tolist()
+    [[0.5], [0.5]]
     """
     h = normalize(candidates.detach() if stop_gradient else candidates, dim=-1)
     mixture = normalize(mix_lambda * h[target] + (1 - mix_lambda) * h[partners], dim=-1)

@@ -83,6 +83,10 @@ def contrastive_loss(
         metrics: A dict that receives ``p_pos``, the mean softmax probability of the positive; with ``mixed="paper"``,
             ``cos_mix``, the mean cosine of an anchor and its mixed negative; and with ``keys``, ``duplicates``, the
             number of rows of the first anchor view for which a row of any view is left out.
+
+    >>> z = torch.eye(2)  # each anchor equals its positive and is orthogonal to the other one: -ln(e / (e + 1))
+    >>> round(contrastive_loss({"anchor": z, "positive": z}, temperature=1.0).item(), 4)
+    0.3133
     """
     layout = arrange(views, objective, roles)
     pairs = len(layout.pairs) > 1

@@ -124,7 +124,11 @@ class MatryoshkaOptions:
 
 
 def parse_dims(dims: str | Sequence[int]) -> list[int]:
-    """Parses numbers of dimensions, and returns them in descending order, without repeats."""
+    """Parses numbers of dimensions, and returns them in descending order, without repeats.
+
+    >>> parse_dims("64,256,64")
+    [256, 64]
+    """
     try:
         numbers = [int(part) for part in (dims.split(",") if isinstance(dims, str) else dims)]
     except ValueError:

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..data.corpus import Corpus
+from ..encoder.base import NotFinite
 from ..encoder.taught import Taught
 from ..errors import EqualVectors, InputError
 from ..evaluation.apart import untaught
@@ -104,7 +105,7 @@ class Judge:
             reports = self.reports(best, by_fold)
         except EqualVectors:
             return Verdict(WORSE, "the vectors are all equal", [], notes)
-        except InputError as error:  # its embeddings are not finite
+        except NotFinite as error:
             return Verdict(NOT_JUDGED, str(error))
         after = samples_of(reports)
         if [len(sample.values) for sample in after] != [len(sample.values) for sample in self.before]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
+from ...augment import AUGMENTATIONS, LABELS_POSITIVE, PAIRS_POSITIVE
 from ...hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS
 from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS, TEACHER
 from ...losses.options import incompatibility
@@ -113,6 +113,11 @@ def without_effect(config: Settings, named: Mapping[str, Collection[str]]) -> It
                     f"{flag(name)} {actual}: --encoder-method {method} with these options needs {flag(name)} {value}; "
                     f"omit {flag(name)}, or change the options (cse methods {method})"
                 )
+    if config.learn and config.positive == LABELS_POSITIVE:
+        yield (
+            f"--positive {LABELS_POSITIVE}: --learn adds it for the rows with a label; omit it, or name the positives "
+            "of the other rows"
+        )
     yield from _of_other_spaces(config)
     yield from _not_read(config, chosen)
 
