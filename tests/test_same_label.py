@@ -214,8 +214,7 @@ def test_an_encoder_that_loses_more_than_a_point_elsewhere_is_not_selected(dev, 
         (scores[1], 60, "best/ is step 60: "),
         (scores[2], 0, "best/ is the encoder before training: "),
     ):
-        selector = Selector(None, pairs if dev else {}, [] if dev else ["a sentence"])
-        selector.teaching = True
+        selector = Selector(None, pairs if dev else {}, [] if dev else ["a sentence"], most_lost=1.0)
         records = [{metric: scores[0], "uniformity": -2.0}, {metric: last, "uniformity": -2.0}]
         monkeypatch.setattr(selector, "_scored", lambda step, records=records: (records.pop(0), step == 0, None))
         selector.score(0)
@@ -245,8 +244,7 @@ def test_an_encoder_that_loses_too_much_is_averaged_with_the_base_as_little_as_s
 
 
 def test_encoders_of_a_label_may_score_less_than_earlier_ones_which_counts_for_patience(monkeypatch):
-    selector = Selector(None, {"dev": Pairs(np.arange(3.0), ["a", "b", "c"], ["d", "e", "f"])}, [])
-    selector.teaching = True
+    selector = Selector(None, {"dev": Pairs(np.arange(3.0), ["a", "b", "c"], ["d", "e", "f"])}, [], most_lost=1.0)
     scores = iter([80.0, 81.0, 80.5, 80.2, 81.5])
     monkeypatch.setattr(selector, "_scored", lambda step: ({"spearman": next(scores)}, step == 0, None))
     misses = []
@@ -284,3 +282,13 @@ def test_a_resumed_run_has_the_labels_with_which_it_began(learning, sample_rows)
     with pytest.raises(InputError, match="the column of labels has changed since the run began"):
         train(longer, resume=folder, texts=texts, labels=labels[::-1])
     assert train(longer, resume=folder, texts=texts, labels=labels).steps == 3
+
+
+def test_the_points_that_may_be_lost_for_the_labels_are_an_option(learning, monkeypatch):
+    scored = iter([0.9, 0.5])
+    monkeypatch.setattr(Selector, "_scores", lambda selector: {"mrr": next(scored), "uniformity": -2.0})
+    options = {"same-label": {"most_lost": 100.0}}
+    run = prepare(learning.replace(max_steps=2, options=options), left_out=np.arange(0))
+    result = Trainer(run, World(), Callback()).run()
+    assert (result.best_step, run.state.selector.share) == (2, 0.0)
+    assert any("changed by -40.0 points up to step 2; at most 100 may be lost" in note for note in result.notes)

@@ -608,7 +608,7 @@ def test_a_run_ends_even_if_its_encoder_cannot_be_judged(base, labelled, monkeyp
 @pytest.fixture
 def unguarded(monkeypatch):
     """Encoders are selected whatever they lose elsewhere."""
-    monkeypatch.setattr("cse.training.selection.MOST_LOST", 1e9)
+    monkeypatch.setattr(Selector, "lost", lambda selector, record: 0.0)
 
 
 def learning(base, table, **changes):
@@ -723,14 +723,14 @@ def test_two_runs_are_compared_by_what_judged_them_without_rows_that_either_was_
 
 def test_learn_adds_its_positives_itself_and_a_fault_of_a_fold_is_an_error(base, few, monkeypatch, unguarded):
     with pytest.raises(InputError, match="--positive same-label: --learn adds it"):
-        learning(base, few, positive="same-label")
+        prepare(learning(base, few, positive="same-label"))
 
     def fails(*_):
         raise InputError("--batch-size: 8 is more than the 5 training sentences; lower it")
 
     monkeypatch.setattr(folds, "judged_by_fold", fails)
     with pytest.raises(InputError, match="--batch-size: 8 is more"):
-        train(learning(base, few, max_steps=1, batch_size=4, folds=2, name="fails"))
+        train(learning(base, few, max_steps=2, batch_size=4, folds=2, name="fails"))
 
 
 def test_labels_in_memory_judge_as_a_column_does(base, tmp_path, sample_rows):

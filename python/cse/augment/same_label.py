@@ -28,6 +28,14 @@ class SameLabelOptions:
     """Options of positives with the same label."""
 
     others: Annotated[float, Ge(0), Opt("rows without a label in an epoch, as a multiple of those with one")] = 1.0
+    most_lost: Annotated[
+        float,
+        Ge(0),
+        Opt(
+            "points of the score without labels (MRR of halves, or Spearman's correlation on --dev) that best/ may "
+            "lose; 100: any number, for a classifier alone"
+        ),
+    ] = 1.0
 
 
 def warning_of(column: str, counts: npt.NDArray[np.int64]) -> str:

@@ -143,7 +143,8 @@ def mixture_similarity(
     partners.
 
     >>> z = torch.eye(2)
-    >>> mixture_similarity(z, z, torch.tensor([0, 1]), torch.tensor([1, 0]), mix_lambda=0.5).square().round(decimals=4).tolist()
+    >>> own, partners = torch.tensor([0, 1]), torch.tensor([1, 0])
+    >>> mixture_similarity(z, z, own, partners, mix_lambda=0.5).square().round(decimals=4).tolist()
     [[0.5], [0.5]]
     """
     h = normalize(candidates.detach() if stop_gradient else candidates, dim=-1)

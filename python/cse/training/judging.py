@@ -6,11 +6,12 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
+from .. import io
 from ..data.corpus import Corpus
 from ..encoder.base import NotFinite
 from ..encoder.taught import Taught
@@ -25,6 +26,17 @@ from ..evaluation.verdict import NOT_JUDGED, Verdict, judge
 from ..identity import row_keys
 from .data import TrainingData
 from .selection import EvaluationData, Selector
+
+BEFORE = "before.json"
+
+
+class Values(TypedDict):
+    """The values of the examples of a measure, for the encoder before training."""
+
+    task: str
+    unit: str
+    values: list[float]
+
 
 ByFold = Callable[[CrossFitted], list[list[Sample]]]
 LABELS = "--labels COLUMN, if CORPUS is a table with a column of labels"
@@ -83,14 +95,19 @@ class Judge:
         """Returns the reports of all evaluations for an encoder; with ``by_fold``, folds have encoders of their own."""
         return [each.judged(encoder, by_fold) for each in self.evaluations]
 
-    def state(self) -> tuple[list[list[str]], dict[str, npt.NDArray[np.float64]]]:
-        """Returns what ``restore`` needs: names that can be serialised to JSON, and arrays."""
-        arrays = {f"before.{i}": sample.values for i, sample in enumerate(self.before)}
-        return [[sample.task, sample.unit] for sample in self.before], arrays
+    def write(self, run: Path) -> None:
+        """Writes the values of the encoder before training to ``before.json``, for a resumed run."""
+        values = [{"task": each.task, "unit": each.unit, "values": each.values.tolist()} for each in self.before]
+        io.write_text(run / BEFORE, io.dumps(values) + "\n")
 
-    def restore(self, names: list[list[str]], arrays: Mapping[str, npt.NDArray[np.float64]]) -> None:
-        """Restores what ``state`` returned; gold scores and sentences are from the samples of best/."""
-        self.before = [Sample(task, arrays[f"before.{i}"], unit=unit) for i, (task, unit) in enumerate(names)]
+    def restore(self, run: Path, names: list[list[str]], arrays: Mapping[str, npt.NDArray[np.float64]]) -> None:
+        """Reads what ``write`` wrote; gold scores and sentences are from the samples of best/. ``names`` and ``arrays``
+        are what a checkpoint of an earlier version holds instead of the file."""
+        if (run / BEFORE).is_file():
+            stored = io.read_json(run / BEFORE, list[Values])
+            self.before = [Sample(each["task"], np.array(each["values"]), unit=each["unit"]) for each in stored]
+        else:
+            self.before = [Sample(task, arrays[f"before.{i}"], unit=unit) for i, (task, unit) in enumerate(names)]
 
     def verdict(self, selector: Selector, best: Encodes | None, by_fold: ByFold | None = None) -> Verdict:
         """Returns the verdict on the selected encoder; ``best`` may be None if it is that before training. If all

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,8 +17,7 @@ from ..data.corpus import IN_MEMORY
 from ..encoder.device import generator_states, recorder_of, restore_generators
 from ..encoder.encoder import Encoder
 from ..errors import InputError, Interrupted, RunError, check_labels, check_texts, for_python, sentence
-from ..evaluation.base import Encodes, Sample
-from ..evaluation.labels import CrossFitted
+from ..evaluation.base import Encodes
 from ..io import dumps, remove_folder, write_text
 from . import folds
 from .batches.prepared import Batch, Prefetcher
@@ -27,6 +26,7 @@ from .data import check_same, check_source
 from .folder import outputs
 from .folder.find import find_checkpoint, list_checkpoints
 from .folder.stored import resumed_config as resumed_config
+from .judging import ByFold
 from .loggers import LOGGERS
 from .run import Run
 from .run import RunResult as RunResult
@@ -114,9 +114,10 @@ def trained(
     labels: Sequence[str] | None,
     left_out: npt.NDArray[np.int64] | None = None,
 ) -> RunResult:
-    """Begins or resumes a run; see ``train``. For ``left_out`` see ``data.open_data``."""
+    """Trains one run after the other: that of the configuration and, if all its labels teach, one for each fold of
+    these to judge it; see ``train``. For ``left_out`` see ``data.open_data``."""
 
-    def fold(folder: Path, rows: npt.NDArray[np.int64], quiet: Callback) -> Encodes:
+    def without(folder: Path, rows: npt.NDArray[np.int64], quiet: Callback) -> Encodes:
         begun = folder if list_checkpoints(folder) else None
         changes: dict[str, Any] = {
             "output": str(folder.parent),
@@ -133,16 +134,19 @@ def trained(
     with ExitStack() as lock:
         if resume is None:
             run = prepare(config, world, None, shown.on_progress, texts, labels, left_out)
-            return Trainer(run, world, shown, fold=fold).run()
-        checkpoint = lock.enter_context(outputs.opened(resume, world))
-        run = prepare(config, world, checkpoint.run, shown.on_progress, texts, labels, left_out)
-        if len(run.batches) < checkpoint.step:
-            raise InputError(
-                f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps already done; raise it"
-            )
-        check_same(checkpoint.state["data"], run.data, f"--resume {resume}")
-        outputs.load_state(checkpoint, run, world.rank)
-        return Trainer(run, world, shown, checkpoint, fold).run()
+            trainer = Trainer(run, world, shown)
+        else:
+            checkpoint = lock.enter_context(outputs.opened(resume, world))
+            run = prepare(config, world, checkpoint.run, shown.on_progress, texts, labels, left_out)
+            if len(run.batches) < checkpoint.step:
+                raise InputError(
+                    f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps already done; raise it"
+                )
+            check_same(checkpoint.state["data"], run.data, f"--resume {resume}")
+            outputs.load_state(checkpoint, run, world.rank)
+            trainer = Trainer(run, world, shown, checkpoint)
+        with trainer.trained():
+            return trainer.result(lambda judge: folds.judged_by_fold(judge, run.folder, without, shown))
 
 
 class Trainer:
@@ -154,9 +158,8 @@ class Trainer:
         world: World,
         callback: Callback,
         resumed: outputs.Checkpoint | None = None,
-        fold: folds.Train | None = None,
     ) -> None:
-        self.prepared, self.world, self.callback, self.resumed, self.fold = run, world, callback, resumed, fold
+        self.prepared, self.world, self.callback, self.resumed = run, world, callback, resumed
         self.state, self.settings, self.steps = run.state, run.settings, len(run.batches)
         optimisation, output = run.settings.optimisation, run.settings.output
         self.buffer = MetricBuffer()
@@ -176,7 +179,14 @@ class Trainer:
         self.saved = self.last = -1  # steps of the latest checkpoint and of last/
 
     def run(self) -> RunResult:
-        """Trains to the last step and returns the result."""
+        """Trains to the last step and returns the result, for which no further encoders are trained."""
+        with self.trained():
+            return self.result()
+
+    @contextmanager
+    def trained(self) -> Iterator[None]:
+        """Trains to the last step. A signal that arrives during it is raised after the context, or, if the verdict
+        needs further encoders, before it."""
         run, state, settings = self.prepared, self.state, self.settings
         tokenizer = state.encoder.tokenizer
         with (
@@ -244,10 +254,9 @@ class Trainer:
         if stop.number and state.selector.best_step and run.judge.by_folds:
             self.callback.on_interrupt(folds.stopped(folder))
             raise Interrupted(128 + stop.number)
-        result = self.result()
+        yield
         if stop.number:  # received during the last step
             signal.raise_signal(stop.number)
-        return result
 
     def is_due(self, every: int) -> bool:
         """Returns whether the current step is a multiple of ``every`` (0: never), or the last step."""
@@ -328,6 +337,7 @@ class Trainer:
                 outputs.save(run, "best")
                 if state.step == 0 and run.judge.evaluations:
                     run.judge.begin(outputs.load_best(run))
+                    run.judge.write(run.folder)
         return time.perf_counter() - began
 
     def out_of_patience(self) -> bool:
@@ -368,13 +378,8 @@ class Trainer:
             self.saved = self.state.step
             self.callback.on_warning(str(error))
 
-    def by_fold(self, crossed: CrossFitted) -> list[list[Sample]]:
-        """Returns the samples of each fold of the rows with labels, for encoders that are trained without it."""
-        assert self.fold is not None
-        return folds.judged_by_fold(crossed, self.prepared.folder, self.fold, self.callback)
-
-    def result(self) -> RunResult:
-        """Returns the result, and writes it to result.json."""
+    def result(self, by_fold: ByFold | None = None) -> RunResult:
+        """Returns the result, and writes it to result.json; ``by_fold`` trains further encoders if these judge."""
         run, state, selector = self.prepared, self.state, self.state.selector
         if not self.world.is_main:
             return RunResult(run.folder, state.step, 0, state.seconds, 0, {}, {}, {}, [], {}, [], {})
@@ -382,7 +387,7 @@ class Trainer:
         if run.evaluation.tasks or (run.judge.evaluations and selector.best_step > 0):
             self.callback.on_status("evaluating best/")
             best = outputs.load_best(run)
-        verdict = run.judge.verdict(selector, best, self.by_fold)
+        verdict = run.judge.verdict(selector, best, by_fold)
         outputs.save_card(run, verdict)
         sts = run.evaluation.scores(best, self.callback.on_warning) if best else {}
         result = RunResult(

@@ -48,8 +48,6 @@ REMEDY = "lower --lr or raise --temperature"
 # The MRR is close to chance if it is below both NEAR_CHANCE * c and c + SHARE_OF_THE_WAY * (1 - c), where c is the MRR
 # of a random ranking. The second bound is the lower one for fewer than 39 sentences. See is_collapsed.
 NEAR_CHANCE, SHARE_OF_THE_WAY = 3.0, 0.25
-# Points of Spearman's correlation x 100, or of MRR x 100, that an encoder may lose if labels teach it.
-MOST_LOST = 1.0
 # Weights of the base model in averages that are tried if the trained encoder loses more.
 SHARES = (0.1, 0.25, 0.5, 0.75)
 # Above this MRR, hardly anything is left to gain.
@@ -76,6 +74,7 @@ class Selector:
     ``pairs`` are development sets by name, halves of the files if ``halved``; without them, the label-free score of the
     sentences ``held_out`` is used. Held-out sentences are encoded in ``precision``, and development sets in float32,
     since their scores are compared with the scores of other programs. The embeddings of ``sample`` must be finite.
+    ``most_lost`` are the points of the score, times 100, that the encoder may lose if labels teach it; None if none do.
     """
 
     STORED = ("records", "best_step", "share", "collapsed", "misses")
@@ -89,6 +88,7 @@ class Selector:
         precision: str = "fp32",
         sample: Sequence[str] = (),
         halved: bool = False,
+        most_lost: float | None = None,
     ) -> None:
         self.halved = halved
         self.scoring: dict[str, Evaluation] = {name: STS(STSOptions(), {name: each}) for name, each in pairs.items()}
@@ -99,7 +99,7 @@ class Selector:
         self.negatives = negatives or []
         self.records: list[dict[str, Any]] = []
         self.best_step, self.share = 0, 0.0  # the step of best/, and the weight of the base model in it if labels teach
-        self.teaching = False  # whether labels teach: then, a step that loses at most MOST_LOST points is selected
+        self.most_lost, self.teaching = most_lost, most_lost is not None
         self.misses = 0  # number of evaluations since an encoder was last selected
         self.collapsed: list[int] = []
         self.vectors: list[npt.NDArray[np.float64]] = []
@@ -149,7 +149,7 @@ class Selector:
             record, keep = {name: math.nan for name in self.records[0] if name != "step"}, False
             self.collapsed.append(step)
         if self.teaching and step:
-            keep = step not in self.collapsed and not self.lost(record) > MOST_LOST
+            keep = step not in self.collapsed and not self.lost(record) > (self.most_lost or 0.0)
         again = bool(self.records) and self.records[-1]["step"] == step
         if keep or not again:
             earlier = self.records[: len(self.records) - again]
@@ -247,7 +247,7 @@ class Selector:
             if self.best_step and self.share:
                 name += f", averaged with the base model (weight {self.share:.0%})"
             change = f"{what} changed by {-self.lost(self.records[-1]):+.1f} points up to step {last}"
-            return [f"best/ is {name}: {change}; at most {MOST_LOST:g} may be lost for the labels."]
+            return [f"best/ is {name}: {change}; at most {self.most_lost:g} may be lost for the labels."]
         if self.pairs:
             notes = []
             missing = [record["step"] for record in self.records if math.isnan(record["spearman"])]
@@ -309,15 +309,22 @@ class EvaluationData:
     tasks: list[tuple[Task, Pairs]]  # STS tasks on which best/ is evaluated at the end
 
     def selector(
-        self, encoder: SentenceEncoder, data: TrainingData, negative: Edit | None, seed: int, precision: str
+        self,
+        encoder: SentenceEncoder,
+        data: TrainingData,
+        negative: Edit | None,
+        seed: int,
+        precision: str,
+        most_lost: float | None,
     ) -> Selector:
-        """Returns the object that selects best/; ``negative`` makes the synthetic negatives whose cosine is logged."""
+        """Returns the object that selects best/; ``negative`` makes the synthetic negatives whose cosine is logged, and
+        ``most_lost`` is as for ``Selector``."""
         rows = data.split.held_out
         held_out = data.corpus.take(rows)
         synthetic = negative(held_out, rows, Draws(seed, 0)) if held_out and negative else []
         sample = distinct(data.corpus.take(data.split.train[:SAMPLE]))
         halved = bool(self.judging)
-        return Selector(encoder, self.pairs, held_out, synthetic, precision, sample, halved=halved)
+        return Selector(encoder, self.pairs, held_out, synthetic, precision, sample, halved, most_lost)
 
     def scores(self, encoder: Encodes, warn: Callable[[str], None]) -> dict[str, float]:
         """Returns Spearman's correlation x 100 by STS task; it is NaN, after a warning, for embeddings not finite."""

@@ -163,8 +163,9 @@ def build_state(
 ) -> TrainState:
     """Returns the state before the first step: the modules, their optimiser, and what selects best/."""
     optimisation, negative = settings.optimisation, next(iter(negatives.values()), None)
-    selector = evaluated.selector(built.encoder, data, negative, settings.output.seed, optimisation.precision)
-    selector.teaching = settings.methods.learn
+    most_lost = settings.options[LABELS_POSITIVE]["most_lost"] if settings.methods.learn else None
+    chosen = (settings.output.seed, optimisation.precision, most_lost)
+    selector = evaluated.selector(built.encoder, data, negative, *chosen)
     return TrainState(
         **vars(built),
         optimizer=build_optimizer(list(built.modules().values()), optimisation.lr, optimisation.weight_decay),

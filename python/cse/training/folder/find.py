@@ -20,7 +20,7 @@ MANIFEST = "manifest.json"
 CONFIG = "config.toml"
 # What a run writes before its first checkpoint, and last/ and a report, which may stand there without one.
 FIRST = {CONFIG, "environment.json", "data.json", "log.jsonl", "tensorboard", "tfidf", "best", FOLDER}
-FIRST |= {"last", "report.html", SEEN, "judges.json"}
+FIRST |= {"last", "report.html", SEEN, "judges.json", "before.json"}
 
 
 class TornCheckpoint(RunError):

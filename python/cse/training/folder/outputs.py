@@ -9,7 +9,7 @@ A checkpoint is a folder ``checkpoints/step-N`` with these files, which are writ
 ``weights.safetensors``    parameters and buffers of encoders, loss terms and other methods
 ``optimizer.safetensors``  moments and step counts of AdamW, by parameter number
 ``generators.safetensors`` states of PyTorch's random number generators (for dropout), by rank
-``selection.safetensors``  arrays of the label-free evaluation and of the verdict
+``selection.safetensors``  arrays of the label-free evaluation
 ``best/``                  the selected encoder; its weights are hard links to those in the run's best/, or copies
 =========================  =======================================================================================
 """
@@ -202,18 +202,17 @@ def save_checkpoint(run: Run, keep: int, world: World) -> None:
         return
     state, target, best = run.state, run.folder / FOLDER / f"step-{run.state.step:08d}", run.folder / BEST
     selection, arrays = state.selector.state()
-    before, judged = run.judge.state()
     moments = state.optimizer.state_dict()["state"]
     files = {
         "weights": state.weights(),
         "optimizer": {f"{number}.{name}": x for number, table in moments.items() for name, x in table.items()},
         "generators": generators,
         # Copies: if the first evaluation is also the last, their arrays share memory, which safetensors rejects.
-        "selection": {name: torch.tensor(array) for name, array in {**arrays, **judged}.items()},
+        "selection": {name: torch.tensor(array) for name, array in arrays.items()},
     }
     record = {
         **state.counters(),
-        "selection": {**selection, "before": before},
+        "selection": selection,
         "saturation": {"note": state.saturation.note, "first": state.saturation.first},
         "data": run.data,
         "ranks": world.size,
@@ -269,7 +268,7 @@ def load_state(checkpoint: Checkpoint, run: Run, rank: int) -> None:
     state.saturation.note, state.saturation.first = record["saturation"]["note"], record["saturation"]["first"]
     arrays = {name: tensor.numpy() for name, tensor in saved["selection"].items()}
     state.selector.restore(record["selection"], arrays)
-    run.judge.restore(record["selection"].get("before", []), arrays)
+    run.judge.restore(checkpoint.run, record["selection"].get("before", []), arrays)
 
 
 def card(run: Run, step: int, verdict: str = "") -> str:
