@@ -16,6 +16,7 @@ from annotated_types import Ge, Gt, Le
 from cse.augment.base import Draws, Edit
 from cse.context import Context
 from cse.encoder.base import unit
+from cse.identity import first_rows
 from cse.options import Opt
 from cse.progress import counting
 
@@ -173,7 +174,7 @@ class Retrieved(Edit):
 
 def first_of_each_text(rows: Rows, keys: npt.NDArray[np.uint64]) -> Rows:
     """Returns the first of the rows with each row key, in the order of ``rows``; ``keys`` are those of all rows."""
-    return rows[np.sort(np.unique(keys[rows], return_index=True)[1])]
+    return rows[first_rows(keys[rows])]
 
 
 def nearest_others(

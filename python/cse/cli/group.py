@@ -27,7 +27,7 @@ PLACES = {
     "merge-tfidf": ("tfidf", "Merge the indexes of several corpora."),
     "train": ("train", "Train a sentence encoder on a corpus."),
     "eval": ("evaluate", "Evaluate an encoder."),
-    "compare": ("evaluate", "Compare encoders, with confidence intervals."),
+    "compare": ("compare", "Compare encoders, with confidence intervals."),
     "runs": ("runs", "List the runs of a folder with their settings and scores."),
     "report": ("runs", "Write a report page about a run."),
     "augment": ("augment", "Write a synthetic hard negative for each sentence."),

@@ -16,7 +16,7 @@ import cse._core as _core
 from .. import rng
 from ..background import ProgressCallback, in_thread
 from ..errors import InputError, check_texts
-from ..identity import Keys, common_keys
+from ..identity import Keys, common_keys, first_rows
 from ..io import repaired
 from .cache import StoredRows, read_small
 from .readers import ReadOptions, SourceFile, joined_lines, reading_options
@@ -184,7 +184,7 @@ def hold_out(
     eligible = np.flatnonzero((words[rows] >= HELD_OUT_WORDS) & ~np.isin(columns[0], common))
     if spared is not None:
         eligible = eligible[~spared[rows[eligible]]]
-    distinct = np.sort(eligible[np.unique(columns[0][eligible], return_index=True)[1]])
+    distinct = eligible[first_rows(columns[0][eligible])]
     order = np.argsort(rng.bits(seed, 0, rows[distinct], rng.HOLD_OUT), kind="stable")
     most = HELD_OUT_SHARE * len(rows) if spared is None else HELD_OUT_OF_UNLABELLED * len(distinct)
     chosen = distinct[order[: min(HELD_OUT_ROWS, int(most))]]  # positions in rows

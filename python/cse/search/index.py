@@ -29,6 +29,7 @@ from ..data.corpus import Corpus
 from ..encoder.base import compared_by, naming_rows
 from ..encoder.vocabulary import Readability, readability, share_read
 from ..errors import InputError, check_ids, check_integer, check_switch, check_texts, sentence, shortened
+from ..identity import first_rows
 from ..tfidf.pieces import Pieces
 from ..ties import TIE, WIDEST, comparable
 from .bm25 import SAMPLE, Bm25, Terms, terms_for
@@ -184,7 +185,7 @@ class SearchIndex:
                     )
                 dropped = (Counter(before.hashes.tolist()) - Counter(hashes.tolist())).total()
             new = np.flatnonzero(at < 0)
-            unseen = new[np.sort(np.unique(hashes[new], return_index=True)[1])]
+            unseen = new[first_rows(hashes[new])]
             if len(unseen) and settings["precision"] != encoder.precision:
                 raise built_otherwise(path, f"with --precision {settings['precision']}")
             more(len(hashes) - len(unseen))

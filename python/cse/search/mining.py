@@ -9,7 +9,7 @@ import numpy as np
 
 from ..augment.pairings import Spans, SpansOptions
 from ..errors import InputError
-from ..identity import Keys, row_keys
+from ..identity import Keys, first_rows, row_keys
 from ..rng import Draws
 from .fusion import Fusion
 from .index import SearchIndex
@@ -63,7 +63,7 @@ class QueryRows:
         filled = np.unique(index.rows)
         keys = np.zeros(len(index), dtype=np.uint64)  # by row
         keys[filled] = row_keys(index.texts(filled))
-        filled = filled[np.sort(np.unique(keys[filled], return_index=True)[1])]  # a text occurs once
+        filled = filled[first_rows(keys[filled])]  # a text occurs once
         if len(filled) < max(first, 2):
             raise InputError(
                 f"--ranks {first}-{last}: the corpus has only {len(filled)} different rows; name lower ranks"
@@ -103,7 +103,7 @@ class QueryRows:
         while True:
             hits = index.search(queries, count, hybrid=Fusion(), batch_size=batch_size)
             found = [np.array([hit.row for hit in own]) for own in hits]
-            ranked = [rows[np.sort(np.unique(keys[rows], return_index=True)[1])][:last] for rows in found]
+            ranked = [rows[first_rows(keys[rows])][:last] for rows in found]
             if count >= len(keys) or all(len(rows) == last for rows in ranked):
                 return ranked
             count = min(2 * count, len(keys))
