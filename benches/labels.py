@@ -192,7 +192,7 @@ def setfit(data: Data, count: int, python: str, threads: int) -> dict[str, Any]:
     old, new = predict(before[taught], labels, before[TABLE:]), predict(one, labels, other)
     own = {"seconds": found["seconds"], "own classifier": compared(old, np.array(found["own"]), test)["after"]}
     own |= {"predicted": listed(new), "own predicted": listed(np.array(found["own"])), "truth": listed(test)}
-    halves = prepared(data, taught, labels, 0, threads).state.selector.scoring["halves"]
+    halves = prepared(data, taught, labels, 0, threads).state.selector.scorer.scoring["halves"]
     scores = [100 * halves(Encoder(model, device="cpu")).rows[0]["mrr"] for model in (data.model, folder)]
     return {
         **compared(old, new, test),

@@ -119,7 +119,7 @@ class Stop(Callback):
 def rising(monkeypatch):
     """Makes the score rise with each evaluation, so that each evaluated model is saved as best/."""
     scores = ({"spearman": float(score), "uniformity": -1.0} for score in range(100))
-    monkeypatch.setattr("cse.training.selection.Selector._scores", lambda self: next(scores))
+    monkeypatch.setattr("cse.training.scoring.Scorer._scores", lambda self: next(scores))
 
 
 def test_resuming_restores_the_folder_best_from_the_checkpoint(run_config, rising, scored_pairs):

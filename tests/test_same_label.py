@@ -19,6 +19,8 @@ from cse.evaluation.base import Pairs
 from cse.losses.auxiliary import similarity_divergence
 from cse.training.callbacks import Callback
 from cse.training.loop import Trainer, resumed_config
+from cse.training.remarks import notes
+from cse.training.scoring import Scorer
 from cse.training.selection import Selector
 from cse.training.setup import prepare
 from cse.training.step.encode import Inputs, gathered_views
@@ -190,8 +192,8 @@ def test_rows_that_judge_do_not_teach_and_rows_with_a_label_are_not_held_out_wit
     assert len(judge.texts) == 60
     assert not set(judge.texts) & set(members)
     assert set(judge.texts) | set(members) == labelled
-    assert run.state.selector.held_out
-    assert not set(run.state.selector.held_out) & labelled
+    assert run.state.selector.scorer.held_out
+    assert not set(run.state.selector.scorer.held_out) & labelled
 
 
 def test_rows_that_are_left_out_neither_teach_nor_are_trained_on(learning):
@@ -214,20 +216,20 @@ def test_an_encoder_that_loses_more_than_a_point_elsewhere_is_not_selected(dev, 
         (scores[1], 60, "best/ is step 60: "),
         (scores[2], 0, "best/ is the encoder before training: "),
     ):
-        selector = Selector(None, pairs if dev else {}, [] if dev else ["a sentence"], most_lost=1.0)
+        selector = Selector(Scorer(None, pairs if dev else {}, [] if dev else ["a sentence"]), most_lost=1.0)
         records = [{metric: scores[0], "uniformity": -2.0}, {metric: last, "uniformity": -2.0}]
-        monkeypatch.setattr(selector, "_scored", lambda step, records=records: (records.pop(0), step == 0, None))
+        monkeypatch.setattr(selector.scorer, "scores", lambda first, records=records: (records.pop(0), None))
         selector.score(0)
         assert selector.score(60)[1] == (best > 0)
         assert selector.best_step == best
-        (note,) = selector.notes()
+        (note,) = notes(selector)
         assert note.startswith(words)
         assert f"changed by {-0.8 if best else -1.2} points" in note
 
 
 def test_an_encoder_that_loses_too_much_is_averaged_with_the_base_as_little_as_suffices(learning, monkeypatch):
     scored = iter([0.9, 0.85, 0.855, 0.86, 0.895])  # before, at the end, with a tenth, a quarter and a half of the base
-    monkeypatch.setattr(Selector, "_scores", lambda selector: {"mrr": next(scored), "uniformity": -2.0})
+    monkeypatch.setattr(Scorer, "_scores", lambda selector: {"mrr": next(scored), "uniformity": -2.0})
     run = prepare(learning.replace(max_steps=2), left_out=np.arange(0))
     base = {name: each.clone() for name, each in run.state.encoder.state_dict().items()}
     trainer = Trainer(run, World(), Callback())
@@ -244,9 +246,10 @@ def test_an_encoder_that_loses_too_much_is_averaged_with_the_base_as_little_as_s
 
 
 def test_encoders_of_a_label_may_score_less_than_earlier_ones_which_counts_for_patience(monkeypatch):
-    selector = Selector(None, {"dev": Pairs(np.arange(3.0), ["a", "b", "c"], ["d", "e", "f"])}, [], most_lost=1.0)
+    scorer = Scorer(None, {"dev": Pairs(np.arange(3.0), ["a", "b", "c"], ["d", "e", "f"])}, [])
+    selector = Selector(scorer, most_lost=1.0)
     scores = iter([80.0, 81.0, 80.5, 80.2, 81.5])
-    monkeypatch.setattr(selector, "_scored", lambda step: ({"spearman": next(scores)}, step == 0, None))
+    monkeypatch.setattr(scorer, "scores", lambda first: ({"spearman": next(scores), "uniformity": -2.0}, None))
     misses = []
     for step in range(5):
         assert selector.score(step)[1]  # each loses less than a point
@@ -256,7 +259,7 @@ def test_encoders_of_a_label_may_score_less_than_earlier_ones_which_counts_for_p
 
 def test_neighbours_are_those_of_the_selected_encoder(learning, monkeypatch):
     run = prepare(learning.replace(max_steps=2), left_out=np.arange(0))
-    monkeypatch.setattr(Selector, "_scores", lambda selector: {"mrr": 0.9 - 0.1 * len(seen), "uniformity": -2.0})
+    monkeypatch.setattr(Scorer, "_scores", lambda selector: {"mrr": 0.9 - 0.1 * len(seen), "uniformity": -2.0})
     seen = []
     monkeypatch.setattr(Selector, "lost", lambda selector, record: seen.append(record) or 10.0)
     result = Trainer(run, World(), Callback()).run()
@@ -286,7 +289,7 @@ def test_a_resumed_run_has_the_labels_with_which_it_began(learning, sample_rows)
 
 def test_the_points_that_may_be_lost_for_the_labels_are_an_option(learning, monkeypatch):
     scored = iter([0.9, 0.5])
-    monkeypatch.setattr(Selector, "_scores", lambda selector: {"mrr": next(scored), "uniformity": -2.0})
+    monkeypatch.setattr(Scorer, "_scores", lambda selector: {"mrr": next(scored), "uniformity": -2.0})
     options = {"same-label": {"most_lost": 100.0}}
     run = prepare(learning.replace(max_steps=2, options=options), left_out=np.arange(0))
     result = Trainer(run, World(), Callback()).run()

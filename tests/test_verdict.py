@@ -42,6 +42,8 @@ from cse.identity import row_keys
 from cse.training import folds, loop
 from cse.training.judging import Judge
 from cse.training.loop import resumed_config
+from cse.training.remarks import check
+from cse.training.scoring import Scorer
 from cse.training.selection import Selector, halve
 from cse.training.setup import prepare
 from runs import labelled_corpus, weights, write_table
@@ -559,10 +561,10 @@ def test_the_commands_print_the_verdict(base, labelled, tiny_bert, tmp_path, mon
 @pytest.mark.parametrize(("mrr", "words"), [(0.99, "near the ceiling, so it cannot tell more"), (0.1, "near chance")])
 def test_the_check_says_when_it_cannot_tell(mrr, words):
     each = np.full(100, mrr)
-    selector = Selector(None, {}, ["sentence"] * 100)
+    selector = Selector(Scorer(None, {}, ["sentence"] * 100))
     half = HalvesScore(mrr, 0.01, 1.4, -3.6, 100, each, each).to_dict()
     selector.records = [{**half, "step": step} for step in (0, 4)]
-    assert selector.check().count(words) == 1
+    assert check(selector).count(words) == 1
 
 
 def test_few_rows_and_few_changes_do_not_decide():
@@ -811,7 +813,7 @@ def test_equal_vectors_on_a_development_set_are_a_collapse_and_the_run_ends(base
             raise EqualVectors("the vectors of all texts are equal")
         return {"spearman": 50.0, "alignment": 0.1, "uniformity": -2.0}
 
-    monkeypatch.setattr(Selector, "_scores", scores)
+    monkeypatch.setattr(Scorer, "_scores", scores)
     result = train(base.replace(dev=(str(tmp_path / "dev.tsv"),), max_steps=2), texts=sample_rows[:100])
     assert result.best_step == 0
     assert math.isnan(result.after["spearman"])

@@ -25,6 +25,7 @@ from ..evaluation.sts import STS
 from ..evaluation.verdict import NOT_JUDGED, Verdict, judge
 from ..identity import row_keys
 from .data import TrainingData
+from .remarks import check
 from .selection import EvaluationData, Selector
 
 BEFORE = "before.json"
@@ -112,9 +113,11 @@ class Judge:
     def verdict(self, selector: Selector, best: Encodes | None, by_fold: ByFold | None = None) -> Verdict:
         """Returns the verdict on the selected encoder; ``best`` may be None if it is that before training. If all
         labels teach, ``by_fold`` trains an encoder for each fold, and returns its samples."""
-        notes = [*self.notes, *([selector.check()] if selector.halves else [])]
+        notes = [*self.notes, *([check(selector)] if selector.halves else [])]
         if not self.evaluations:
-            selected = "the development set was used to select best/" if selector.pairs else "there are no labels"
+            selected = (
+                "the development set was used to select best/" if selector.scorer.pairs else "there are no labels"
+            )
             return Verdict(NOT_JUDGED, self.unjudged or selected, [], [self.advice, *notes])
         if selector.best_step == 0 or best is None:
             return Verdict(CANNOT_TELL, "best/ is the encoder before training", [], notes)

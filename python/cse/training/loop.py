@@ -19,7 +19,7 @@ from ..encoder.encoder import Encoder
 from ..errors import InputError, Interrupted, RunError, check_labels, check_texts, for_python, sentence
 from ..evaluation.base import Encodes
 from ..io import dumps, remove_folder, write_text
-from . import folds
+from . import folds, remarks
 from .batches.prepared import Batch, Prefetcher
 from .callbacks import Callback, Callbacks
 from .data import check_same, check_source
@@ -300,8 +300,8 @@ class Trainer:
         remedy = f"lower --lr, which is now {record['lr']:g}"
         with run.saved_weights():
             wrecked, fault = (
-                self.world.agreed(partial(state.selector.fault, texts))
-                for texts in (state.selector.sample, run.batches.corpus.take(rows))
+                self.world.agreed(partial(state.selector.scorer.fault, texts))
+                for texts in (state.selector.scorer.sample, run.batches.corpus.take(rows))
             )
         if not state.step:
             model = run.settings.model.model
@@ -399,9 +399,9 @@ class Trainer:
             before=selector.records[0],
             after=selector.records[-1],
             best=selector.best_record,
-            notes=[*selector.notes(), *([state.saturation.note] if state.saturation.note else [])],
+            notes=[*remarks.notes(selector), *([state.saturation.note] if state.saturation.note else [])],
             verdict=verdict.to_dict(),
-            neighbours=selector.neighbours(),
+            neighbours=remarks.neighbours(selector),
             sts=sts,
         )
         write_text(run.folder / "result.json", dumps(result.to_dict(), indent=2) + "\n")

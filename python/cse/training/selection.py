@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -27,23 +27,18 @@ from ..encoder.trained import SentenceEncoder
 from ..errors import EqualVectors, InputError
 from ..evaluation import EVALUATIONS
 from ..evaluation.base import FEWEST, Encodes, Evaluation, Pairs
-from ..evaluation.geometry import SplitHalf, nearest_others, unit
-from ..evaluation.options import SplitHalfOptions, STSOptions
 from ..evaluation.significance import sentence_clusters
-from ..evaluation.sts import NOT_SCORED, STS, Task, load_tasks, read_dev, score_pairs
+from ..evaluation.sts import Task, load_tasks, read_dev, score_pairs
 from ..identity import distinct
 from ..options import options_of, parse_options
 from .data import TrainingData
+from .scoring import SAMPLE, Scorer, Vectors
 from .settings import declared
 
 # The embeddings count as collapsed if the MRR is below this fraction of the highest MRR of earlier evaluations.
 COLLAPSED = 0.5
-# Maximum number of held-out sentences for which neighbours and the cosine with synthetic negatives are computed.
-NEIGHBOURS = 500
 # If the uniformity is above this value, nearly all embeddings are equal; see is_collapsed.
 FLAT = -0.01
-# Vectors of unit length of which no dimension differs by more than this are equal.
-EQUAL = 1e-5
 REMEDY = "lower --lr or raise --temperature"
 # The MRR is close to chance if it is below both NEAR_CHANCE * c and c + SHARE_OF_THE_WAY * (1 - c), where c is the MRR
 # of a random ranking. The second bound is the lower one for fewer than 39 sentences. See is_collapsed.
@@ -52,8 +47,6 @@ NEAR_CHANCE, SHARE_OF_THE_WAY = 3.0, 0.25
 SHARES = (0.1, 0.25, 0.5, 0.75)
 # Above this MRR, hardly anything is left to gain.
 NEAR_CEILING = 0.95
-
-SAMPLE = 64  # number of rows whose embeddings are checked before training and at each evaluation
 
 
 def chance_of(sentences: int) -> float:
@@ -69,47 +62,28 @@ def is_collapsed(score: Mapping[str, float], sentences: int) -> bool:
 
 
 class Selector:
-    """Evaluates the encoder during training and selects the best step.
+    """Selects the encoder that is saved as best/, by the scores of a ``Scorer``.
 
-    ``pairs`` are development sets by name, halves of the files if ``halved``; without them, the label-free score of the
-    sentences ``held_out`` is used. Held-out sentences are encoded in ``precision``, and development sets in float32,
-    since their scores are compared with the scores of other programs. The embeddings of ``sample`` must be finite.
     ``most_lost`` are the points of the score, times 100, that the encoder may lose if labels teach it; None if none do.
     """
 
     STORED = ("records", "best_step", "share", "collapsed", "misses")
 
-    def __init__(
-        self,
-        model: SentenceEncoder,
-        pairs: Mapping[str, Pairs],
-        held_out: list[str],
-        negatives: list[str] | None = None,
-        precision: str = "fp32",
-        sample: Sequence[str] = (),
-        halved: bool = False,
-        most_lost: float | None = None,
-    ) -> None:
-        self.halved = halved
-        self.scoring: dict[str, Evaluation] = {name: STS(STSOptions(), {name: each}) for name, each in pairs.items()}
-        if held_out and not pairs:
-            self.scoring["halves"] = SplitHalf(SplitHalfOptions(), held_out)
-        self.model, self.pairs, self.held_out, self.precision = model, pairs, held_out, precision
-        self.sample = sample
-        self.negatives = negatives or []
+    def __init__(self, scorer: Scorer, most_lost: float | None = None) -> None:
+        self.scorer = scorer
+        self.most_lost, self.teaching = most_lost, most_lost is not None
         self.records: list[dict[str, Any]] = []
         self.best_step, self.share = 0, 0.0  # the step of best/, and the weight of the base model in it if labels teach
-        self.most_lost, self.teaching = most_lost, most_lost is not None
         self.misses = 0  # number of evaluations since an encoder was last selected
         self.collapsed: list[int] = []
-        self.vectors: list[npt.NDArray[np.float64]] = []
+        self.vectors: list[Vectors] = []
 
-    def state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[np.float64]]]:
+    def state(self) -> tuple[dict[str, Any], dict[str, Vectors]]:
         """Returns what ``restore`` needs: values that can be serialised to JSON, and arrays."""
         arrays = {f"vectors.{i}": vector for i, vector in enumerate(self.vectors)}
         return {name: getattr(self, name) for name in self.STORED}, arrays
 
-    def restore(self, values: dict[str, Any], arrays: dict[str, npt.NDArray[np.float64]]) -> None:
+    def restore(self, values: dict[str, Any], arrays: dict[str, Vectors]) -> None:
         """Restores what ``state`` returned."""
         vars(self).update({name: values.get(name, getattr(self, name)) for name in self.STORED})
         self.vectors = [arrays[f"vectors.{i}"] for i in range(len([k for k in arrays if k.startswith("vectors.")]))]
@@ -124,11 +98,6 @@ class Selector:
         """The label-free scores so far, without the scores of embeddings that were not finite."""
         return [record for record in self.records if not math.isnan(record.get("mrr", math.nan))]
 
-    @property
-    def metric(self) -> str | None:
-        """Metric by which encoders are evaluated: ``spearman``, ``mrr``, or None without evaluation data."""
-        return "spearman" if self.pairs else "mrr" if self.held_out else None
-
     def shares(self, step: int, share: float) -> Iterator[float]:
         """Yields the weights of the base model with which the encoder of a step is scored until one is selected: that
         of the run and, if labels teach, larger ones, as long as the encoder has not collapsed."""
@@ -142,7 +111,8 @@ class Selector:
         first."""
         vectors = None
         try:
-            record, keep, vectors = self._scored(step)
+            record, vectors = self.scorer.scores(first=not self.records)
+            keep = self._keeps(step, record)
         except (NotFinite, EqualVectors):
             if not self.records:
                 raise
@@ -153,9 +123,11 @@ class Selector:
         again = bool(self.records) and self.records[-1]["step"] == step
         if keep or not again:
             earlier = self.records[: len(self.records) - again]
-            highest = max((each[self.metric] for each in earlier if self.metric in each), default=-math.inf)
+            highest = max(
+                (each[self.scorer.metric] for each in earlier if self.scorer.metric in each), default=-math.inf
+            )
             # If labels teach, encoders are selected that score less than earlier ones.
-            improves = record.get(self.metric or "", 0.0) > highest if self.teaching and step else keep
+            improves = record.get(self.scorer.metric or "", 0.0) > highest if self.teaching and step else keep
             if not again:
                 self.misses += 1
             self.misses = 0 if improves else self.misses
@@ -169,133 +141,28 @@ class Selector:
 
     def lost(self, record: Mapping[str, Any]) -> float:
         """Returns by how many points a score is below that before training."""
-        scale = 100 if self.metric == "mrr" else 1
-        first, last = (each.get(self.metric or "", math.nan) for each in (self.records[0], record))
+        scale = 100 if self.scorer.metric == "mrr" else 1
+        first, last = (each.get(self.scorer.metric or "", math.nan) for each in (self.records[0], record))
         return scale * float(first - last)
 
-    def fault(self, texts: Sequence[str]) -> str:
-        """Returns the error of the first text whose embedding is not finite; "" if there is none."""
-        try:
-            self.encode(texts)
-        except NotFinite as error:
-            return str(error)
-        return ""
-
-    def _scored(self, step: int) -> tuple[dict[str, Any], bool, npt.NDArray[np.float64] | None]:
-        """Returns the scores, and whether the encoder is the best, or without development sets, has not collapsed; then
-        also the embeddings of the first held-out sentences."""
-        record: dict[str, Any] = {}
-        keep, vectors = True, None
-        sample = self.encode(self.sample)
-        if not self.records and len(sample) > 1 and np.ptp(unit(sample), axis=0).max() < EQUAL:
-            raise InputError(
-                f"--model {self.model.source.name}: gives {len(sample)} different sentences the same vector, so that "
-                "it cannot be trained; use another model or --pooler"
-            )
-        if self.pairs:
-            record = self._scores()
+    def _keeps(self, step: int, record: Mapping[str, Any]) -> bool:
+        """Returns whether the encoder of a step is the best so far or, without development sets, has not collapsed;
+        notes a collapse."""
+        if self.scorer.pairs:
             best = self.best_record.get("spearman", -math.inf)
             scored = not math.isnan(record["spearman"])
-            keep = not self.records or (scored and (record["spearman"] > best or math.isnan(best)))
             if record["uniformity"] > FLAT and self.records and self.records[0]["uniformity"] <= FLAT:
                 self.collapsed.append(step)
-        elif self.held_out:
-            record = self._scores()
-            vectors = unit(self.encode(self.held_out[:NEIGHBOURS]))
-            if self.negatives:
-                record["cos_syn"] = float((vectors * unit(self.encode(self.negatives[:NEIGHBOURS]))).sum(1).mean())
-            peak = max((earlier["mrr"] for earlier in self.halves), default=0.0)
-            number = len(self.held_out)
-            news = is_collapsed(record, number) and not all(is_collapsed(half, number) for half in self.halves)
-            keep = record["mrr"] >= COLLAPSED * peak and not news
-            if not keep:
-                self.collapsed.append(step)
-        return record, keep, vectors
-
-    def encode(self, texts: Sequence[str], **settings: Any) -> npt.NDArray[np.float32]:
-        """Returns the embeddings of texts in the precision of the run, ``(n, D)``."""
-        return self.model.encode(texts, precision=self.precision, **settings)
-
-    def _scores(self) -> dict[str, float]:
-        """Returns the scores of the halves of held-out sentences, or the mean scores over the development sets and, if
-        there are several, the correlation on each."""
-        encoder = self.model if self.pairs else self
-        rows = {name: evaluation(encoder).rows[0] for name, evaluation in self.scoring.items()}
-        scores = {name: {key: x for key, x in row.items() if isinstance(x, float)} for name, row in rows.items()}
-        record = {key: float(np.mean([score[key] for score in scores.values()])) for key in next(iter(scores.values()))}
-        if len(scores) > 1:
-            record.update({f"spearman/{name}": score["spearman"] for name, score in scores.items()})
-        return record
-
-    def neighbours(self, count: int = 3) -> list[dict[str, str]]:
-        """Returns the first ``count`` held-out sentences whose nearest neighbour changed, with both neighbours."""
-        if len(self.vectors) < 2:
-            return []
-        (old, _), (new, _) = (nearest_others(vectors) for vectors in self.vectors)
-        text = self.held_out
-        return [
-            {"sentence": text[row], "before": text[old[row]], "after": text[new[row]]}
-            for row in np.flatnonzero(old != new)[:count]
-        ]
-
-    def notes(self) -> list[str]:
-        """Returns sentences about which step was selected, and why."""
-        last = self.records[-1]["step"]
-        if self.teaching and self.metric and last and last not in self.collapsed:
-            what = "Spearman's correlation on the development set" if self.pairs else "the MRR of halves of sentences"
-            name = f"step {self.best_step}" if self.best_step else "the encoder before training"
-            if self.best_step and self.share:
-                name += f", averaged with the base model (weight {self.share:.0%})"
-            change = f"{what} changed by {-self.lost(self.records[-1]):+.1f} points up to step {last}"
-            return [f"best/ is {name}: {change}; at most {self.most_lost:g} may be lost for the labels."]
-        if self.pairs:
-            notes = []
-            missing = [record["step"] for record in self.records if math.isnan(record["spearman"])]
-            if len(missing) == len(self.records):
-                return [f"{NOT_SCORED}, at any step, so none was selected, and best/ is the model before training."]
-            if self.best_step == 0 and last:
-                notes.append("No checkpoint scored higher than the model before training, so best/ is that model.")
-            several = f"the mean of {len(self.pairs)} development sets"
-            sets = several if len(self.pairs) > 1 else "the development set"
-            if missing:
-                notes.append(f"{NOT_SCORED} or an embedding is not finite (first at step {missing[0]}).")
-            if last in self.collapsed:
-                notes.append(f"The embeddings collapsed (at step {self.collapsed[0]}); {REMEDY}.")
-            half = f"one half of each file, {sum(len(pairs.left) for pairs in self.pairs.values()):,} pairs"
-            by = f"{sets} ({half if self.halved else 'all pairs'})"
-            return [*notes, f"best/ is step {self.best_step} of {last}, chosen by Spearman on {by}."]
-        if not self.held_out:
-            keep = last not in self.collapsed
-            step = "the last step" if keep else f"step {self.best_step}"
-            few = (
-                "No sentences were held out, because the corpus is too small or too few of its sentences "
-                f"{'without a label ' if self.teaching else ''}have 8 words or more; best/ is {step}, which was not "
-                "scored."
-            )
-            return [few] if keep else [few, f"The embeddings of step {last} are not finite; {REMEDY}."]
-        if last in self.collapsed:
-            return [
-                f"The embeddings collapsed (at step {self.collapsed[0]}): best/ is step {self.best_step}, "
-                f"the last evaluation without collapse; {REMEDY}."
-            ]
-        return [f"best/ is the last step, {last}."]
-
-    def check(self) -> str:
-        """Returns a sentence about the score without labels, which only tells whether the embeddings collapsed."""
-        before, after, number = self.halves[0], self.halves[-1], len(self.held_out)
-        text = (
-            f"check for collapse, without labels: the halves of {number:,} held-out sentences find each other with MRR "
-            f"{before['mrr']:.4f} before and {after['mrr']:.4f} after (chance {chance_of(number):.4f}, ceiling 1)"
-        )
-        if after["uniformity"] > FLAT:
-            return f"{text}: the embeddings are nearly all equal (uniformity {after['uniformity']:.3f})"
-        if self.records[-1]["step"] in self.collapsed:
-            return f"{text}: collapsed"
-        if is_collapsed(after, number):
-            return f"{text}: near chance, so this check cannot tell"
-        if min(before["mrr"], after["mrr"]) > NEAR_CEILING:
-            return f"{text}: not collapsed; near the ceiling, so it cannot tell more"
-        return f"{text}: not collapsed"
+            return not self.records or (scored and (record["spearman"] > best or math.isnan(best)))
+        if not self.scorer.held_out:
+            return True
+        peak = max((earlier["mrr"] for earlier in self.halves), default=0.0)
+        number = len(self.scorer.held_out)
+        news = is_collapsed(record, number) and not all(is_collapsed(half, number) for half in self.halves)
+        keep = bool(record["mrr"] >= COLLAPSED * peak) and not news
+        if not keep:
+            self.collapsed.append(step)
+        return keep
 
 
 @dataclass(frozen=True)
@@ -324,7 +191,8 @@ class EvaluationData:
         synthetic = negative(held_out, rows, Draws(seed, 0)) if held_out and negative else []
         sample = distinct(data.corpus.take(data.split.train[:SAMPLE]))
         halved = bool(self.judging)
-        return Selector(encoder, self.pairs, held_out, synthetic, precision, sample, halved, most_lost)
+        scorer = Scorer(encoder, self.pairs, held_out, synthetic, precision, sample, halved)
+        return Selector(scorer, most_lost)
 
     def scores(self, encoder: Encodes, warn: Callable[[str], None]) -> dict[str, float]:
         """Returns Spearman's correlation x 100 by STS task; it is NaN, after a warning, for embeddings not finite."""

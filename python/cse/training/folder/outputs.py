@@ -274,7 +274,7 @@ def load_state(checkpoint: Checkpoint, run: Run, rank: int) -> None:
 def card(run: Run, step: int, verdict: str = "") -> str:
     """Returns the model card of the encoder of a step; ``verdict`` is Markdown."""
     selector = run.state.selector
-    columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.metric or "", [])
+    columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.scorer.metric or "", [])
     return model_card(
         run.state.encoder,
         **run.card,
@@ -328,10 +328,10 @@ def describe(run: Run) -> None:
     data = {
         "facts": run.facts,
         "examples": [asdict(example) for example in run.examples],
-        "held_out": run.state.selector.held_out,
-        "synthetic": run.state.selector.negatives,
+        "held_out": run.state.selector.scorer.held_out,
+        "synthetic": run.state.selector.scorer.negatives,
     }
-    if sets := run.state.selector.pairs:
+    if sets := run.state.selector.scorer.pairs:
         data["dev"] = {
             name: {"left": pairs.left, "right": pairs.right, "gold": pairs.gold.tolist()}
             for name, pairs in sets.items()
