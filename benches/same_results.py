@@ -128,7 +128,7 @@ def run(*arguments):
 def final(config, family, own_pooler=None, precision=None):
     resolved = resolve(config, lambda name: Source(name, name, name, family, own_pooler))
     resolved = resolved.changed(precision=precision) if precision else resolved
-    loss, public = setup.describe_loss(resolved.loss, resolved.contrastive), public_toml(resolved)
+    loss, public = setup.describe_loss(resolved), public_toml(resolved)
     return resolved, "\n".join([resolved.to_toml(), recipe_reason(resolved, family), loss, public])
 
 def resolved(family, *others, **values):

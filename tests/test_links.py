@@ -1,5 +1,6 @@
 """Tests that a folder of a run or a model cannot lead a command to files outside it."""
 
+import json
 import shutil
 from types import SimpleNamespace
 
@@ -8,11 +9,12 @@ from huggingface_hub import HfApi
 
 from conftest import config_of_eight_steps
 from cse import Encoder, InputError, train
-from cse.encoder.layout import model_files
-from cse.encoder.resolve import find_folder
+from cse.encoder.layout import best_of_run, model_files
+from cse.encoder.resolve import base_of, find_folder
 from cse.io import contents
 from cse.training.folder.find import list_checkpoints
 from cse.training.loop import resumed_config
+from test_retrieval import command as run_command
 
 
 @pytest.fixture
@@ -97,3 +99,73 @@ def test_a_resumed_run_copies_nothing_that_a_link_in_a_checkpoint_leads_to(short
     with pytest.raises(InputError, match="best/more: is a link out of the folder"):
         train(resumed_config(run, {"max_steps": 4}), resume=run)
     assert not (run / "best" / "more").exists()
+
+
+@pytest.mark.parametrize("command", ["encode", "search", "export", "export --onnx", "eval"])
+def test_the_best_of_a_run_that_is_a_link_to_another_place_is_refused(model, private, tmp_path, command, short_corpus):
+    shutil.copytree(model, private / "model")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best").symlink_to(private / "model")
+    with pytest.raises(InputError, match="best: is a link out of the folder; put a copy in its place"):
+        best_of_run(str(tmp_path / "run"))
+    arguments = {
+        "encode": ["encode", "run", short_corpus, "-o", "v.npy"],
+        "search": ["search", "run", short_corpus, "-o", "index", "--query", "a"],
+        "export": ["export", "run", "-o", "out"],
+        "export --onnx": ["export", "run", "--onnx"],
+        "eval": ["eval", "run", "--data", short_corpus],
+    }[command]
+    before = sorted(path.name for path in (private / "model").rglob("*"))
+    with pytest.MonkeyPatch.context() as here:
+        here.chdir(tmp_path)
+        assert "best: is a link out of the folder" in str(run_command(*arguments).exception)
+    assert sorted(path.name for path in (private / "model").rglob("*")) == before
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_is_called_snapshots_is_not_the_cache_of_the_hub(tiny_bert, private, tmp_path):
+    folder = shutil.copytree(tiny_bert, tmp_path / "snapshots" / "0123")
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "more.txt").write_text("words", encoding="utf8")
+    (folder / "more.txt").symlink_to(tmp_path / "blobs" / "more.txt")
+    with pytest.raises(InputError, match=r"more\.txt: is a link out of the folder"):
+        find_folder(str(folder))
+    other = tmp_path / "models--a--b" / "snapshots" / "0123"
+    shutil.copytree(tiny_bert, other)
+    (tmp_path / "models--a--b" / "refs").mkdir()
+    (tmp_path / "models--a--b" / "refs" / "more.txt").write_text("words", encoding="utf8")
+    (other / "more.txt").symlink_to("../../refs/more.txt")  # of the model, but no blob
+    with pytest.raises(InputError, match=r"more\.txt: is a link out of the folder"):
+        find_folder(str(other))
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "message"),
+    [
+        ("sentence_bert_config.json", {"config_kwargs": {"subfolder": "../private"}}, "which names another place"),
+        ("sentence_bert_config.json", {"model_args": {"cache_dir": "x"}}, "which names another place"),
+        (
+            "sentence_bert_config.json",
+            {"tokenizer_args": {"vocab_file": "../private/vocab.txt"}},
+            "names another place",
+        ),
+        ("model.safetensors.index.json", {"weight_map": ["a"]}, "weight_map: must be an object"),
+        ("model.safetensors.index.json", {"weight_map": {"a": 3}}, "weight_map: a: must be text"),
+    ],
+)
+def test_settings_that_lead_elsewhere_or_have_another_shape_are_refused(model, private, file, values, message):
+    (model / file).write_text(json.dumps({"max_seq_length": 16, **values}), encoding="utf8")
+    with pytest.raises(InputError, match=message) as caught:
+        find_folder(str(model))
+    assert "\n" not in str(caught.value)
+
+
+def test_an_adapter_that_names_no_base_model_is_refused(tmp_path, private, monkeypatch):
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(
+        '{"base_model_name_or_path": " ", "peft_type": "LORA"}', encoding="utf8"
+    )
+    monkeypatch.chdir(private)
+    with pytest.raises(InputError, match="names no base model"):
+        base_of(folder)

@@ -142,17 +142,18 @@ class Context:
             self.check_tokens(model.tokenizer, name, flag)
         return Frozen(model.to(self.device))
 
-    def open_encoder(self, name: str, flag: str) -> Encoder:
+    def open_encoder(self, name: str, flag: str, **settings: str | None) -> Encoder:
         """Opens any encoder, whatever its tokenizer, to compute vectors of rows with ``vectors_by``.
 
-        ``name`` and ``flag`` are as for ``load_model``. The run can only be resumed with the same encoder. Raises
+        ``name`` and ``flag`` are as for ``load_model``, and ``settings`` are
+        ``prompt`` and ``pooler`` of ``Encoder``. The run can only be resumed with the same encoder. Raises
         ``InputError`` if it cannot be opened.
         """
         from .encoder.encoder import Encoder
         from .encoder.resolve import model_digest
 
         try:
-            encoder = Encoder(name, device=self.device)
+            encoder = Encoder(name, device=self.device, **settings)  # type: ignore[arg-type]
         except InputError as error:
             text = str(error)
             raise InputError(text.replace("--model", flag) if "--model" in text else f"{flag}: {text}") from None

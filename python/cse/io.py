@@ -269,16 +269,19 @@ def contents(folder: Path, names: Collection[str] = ()) -> set[str]:
 
     Hidden files are left out, and with ``names`` all that are not in files or folders of these names. Links to folders
     are not followed. Raises ``InputError`` for a link out of the folder, which would lead to files that the user did
-    not name. In the cache of the hub, the files of a snapshot are links to the blobs of the same model.
+    not name. In the cache of the hub (``models--NAME/snapshots/REVISION``), the files of a snapshot are links to the
+    blobs of the same model.
     """
     root = os.path.realpath(folder)
-    bound = os.path.dirname(os.path.dirname(root)) if os.path.basename(os.path.dirname(root)) == "snapshots" else root
+    model, snapshots = os.path.split(os.path.dirname(root))
+    cached = snapshots == "snapshots" and os.path.basename(model).startswith("models--")
+    bounds = [root, os.path.join(model, "blobs")] if cached else [root]
     found = set()
     for place, folders, files in os.walk(folder):
         top = Path(place) == Path(folder)
         kept = [name for name in (*folders, *files) if name[0] != "." and not (top and names and name not in names)]
         for path in (Path(place, name) for name in kept):
-            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(bound):
+            if path.is_symlink() and not any(Path(os.path.realpath(path)).is_relative_to(each) for each in bounds):
                 raise InputError(f"{path}: is a link out of the folder; put a copy in its place, or remove it")
             if path.is_file():
                 found.add(path.relative_to(folder).as_posix())

@@ -120,10 +120,16 @@ def has_config(folder: Path) -> bool:
 
 
 def best_of_run(name: str) -> str:
-    """Returns the folder ``best`` if the name is the folder of a run; otherwise returns the name unchanged."""
-    folder = Path(name)
-    is_run = not has_config(folder) and has_config(folder / "best")
-    return str(folder / "best") if is_run else name
+    """Returns the folder ``best`` if the name is the folder of a run; otherwise returns the name unchanged. Raises
+    ``InputError`` if ``best`` is a link to another place."""
+    folder, best = Path(name), Path(name) / "best"
+    if has_config(folder) or not has_config(best):
+        return name
+    if best.is_symlink() and not best.resolve().is_relative_to(folder.resolve()):
+        raise InputError(
+            f"{best}: is a link out of the folder; put a copy in its place, or name the folder it leads to"
+        )
+    return str(best)
 
 
 def is_whole(folder: Path) -> bool:

@@ -138,6 +138,8 @@ def base_of(path: Path) -> str | None:
     if settings.get("peft_type") == "XLORA":
         raise InputError(f"{ADAPTER} is of XLORA, a mixture of adapters, which cannot be merged into one model")
     base = settings["base_model_name_or_path"]
+    if not base.strip():
+        raise InputError(f"{ADAPTER} names no base model (base_model_name_or_path)")
     try:
         inner = transformer_folder(find_folder(base))
         if is_adapter(inner):
@@ -145,6 +147,27 @@ def base_of(path: Path) -> str | None:
     except InputError as error:
         raise InputError(f"is an adapter of {base}, which cannot be loaded ({error})") from None
     return str(inner)
+
+
+class Index(TypedDict, total=False):
+    """Which file holds each weight, in a ``.index.json`` file."""
+
+    weight_map: dict[str, str]
+
+
+SENTENCE_BERT = "sentence_bert_config.json"
+
+
+def check_arguments(file: Path) -> None:
+    """Raises ``InputError`` if the arguments with which sentence-transformers loads the transformer name a path."""
+    for name, table in read_settings(file).items():
+        if not (name.endswith(("_args", "_kwargs")) and isinstance(table, dict)):
+            continue
+        for key, value in table.items():
+            # A kernel of attention may have a name on the hub, which is not used.
+            elsewhere = isinstance(value, str) and (value.startswith(("/", "~", ".")) or Path(value).exists())
+            if key in ("subfolder", "cache_dir") or (elsewhere and value):
+                raise InputError(f"{name}.{key} in its {file.name} is {shown(value)}, which names another place")
 
 
 class Dims(TypedDict, total=False):
@@ -171,8 +194,10 @@ def check_folder(folder: Path) -> None:
     """Raises ``InputError`` for a model without dense sentence vectors, and for files outside the folder."""
     contents(folder)
     for index in folder.rglob("*.index.json"):
-        for file in set(read_settings(index).get("weight_map", {}).values()):
+        for file in set(read_json(index, Index).get("weight_map", {}).values()):
             check_beside(index, file)
+    for file in {SENTENCE_BERT, *(f"{entry['path']}/{SENTENCE_BERT}" for entry in read_modules(folder))}:
+        check_arguments(folder / file)
     modules, config = read_modules(folder), read_settings(folder / "config.json")
     for place in dict.fromkeys((folder, transformer_folder(folder))):
         if name := read_settings(place / "config.json").get("transformers_weights"):
@@ -356,10 +381,14 @@ def model_digest(encoder: Any, prompt: str | None = None) -> str:
         # ``what`` can hold paths and options (MODEL@FILE@DIMS for whitening); of a path, only the last part is used.
         name = f"{type(other).__name__} " + re.sub(r"[^@]*/", "", other.what)
     used = str(getattr(encoder, "prompt", "")) if prompt is None else prompt
-    content = [name, encoder.pooling, str(encoder.embedding_dim), used]
-    content += sorted(f"{name} {_core.hash_file(str(path))}" for name, path in encoder.files())
+    content = [name, encoder.pooling, str(encoder.embedding_dim), used, *hashed_files(encoder)]
     content += in_memory(encoder)
     return hashlib.sha256("\n".join(content).encode()).hexdigest()[:32]
+
+
+def hashed_files(encoder: Any) -> list[str]:
+    """Returns the names and hashes of the files of a model."""
+    return sorted(f"{name} {_core.hash_file(str(path))}" for name, path in encoder.files())
 
 
 def in_memory(encoder: Any) -> list[str]:

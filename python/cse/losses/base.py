@@ -53,6 +53,8 @@ class LossTerm(WithOptions, nn.Module, ABC):
     change from step to step, the host reads none of them, and ``number``, ``epoch`` and ``progress`` are not used."""
     warning: str = ""
     """A warning that is shown before training; set by the constructor."""
+    about: str = ""
+    """What the term uses, for the header of the run, such as the pooling of a teacher; set by the constructor."""
 
     def __init__(self, options: Any, context: Context) -> None:
         super().__init__()

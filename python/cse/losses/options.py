@@ -105,6 +105,8 @@ class TeacherOptions:
         ),
     ] = None
     weight: Annotated[float, Gt(0), Opt("weight of the term")] = 1.0
+    prompt: Annotated[str | None, Opt("prompt of the encoder: the name of one that it declares, or a text")] = None
+    pooler: Annotated[str | None, Opt("pooling of the encoder, if its folder declares none or a wrong one")] = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Rows of which the teacher's and the base model's vectors are compared to rotate one into the space of the other.
 ROWS = 2048
+# Vectors of unit length of which no dimension differs by more than this are equal.
+EQUAL = 1e-5
 
 
 def alignment(teacher: Tensor, base: Tensor) -> Tensor:
@@ -33,6 +35,21 @@ def alignment(teacher: Tensor, base: Tensor) -> Tensor:
     left, _, right = torch.linalg.svd(b.T @ (t @ components), full_matrices=False)
     mapping: Tensor = components @ (left @ right).T
     return mapping
+
+
+def check_vectors(vectors: Tensor, model: str) -> str:
+    """Returns a warning if a teacher has a vector of zeros ``(n, E)`` for some rows, as for texts without a known word;
+    raises ``InputError`` if it has no information: zeros for all, or one vector for all."""
+    known = vectors[vectors.any(-1)]
+    if not len(known):
+        raise InputError(
+            f"--teacher {model}: has a vector of zeros for all rows; name an encoder that reads these texts"
+        )
+    spread = float((normalize(known, dim=-1).amax(0) - normalize(known, dim=-1).amin(0)).max())
+    if len(known) > 1 and spread <= EQUAL:
+        raise InputError(f"--teacher {model}: has the same vector for all rows; name another encoder")
+    zeros = len(vectors) - len(known)
+    return f"--teacher {model} has a vector of zeros for {zeros:,} rows, which it does not teach" if zeros else ""
 
 
 class Targets(nn.Module):
@@ -79,8 +96,12 @@ class Teacher(RowTerm):
                 "--teacher would train the output of the MLP head, which is not saved; add --keep-head, or use a "
                 "pooler without a head, such as --pooler avg"
             )
-        found = context.vectors_by(context.open_encoder(options.model, "--teacher"), "--teacher")
+        teacher = context.open_encoder(options.model, "--teacher", prompt=options.prompt, pooler=options.pooler)
+        prompt = f"prompt {teacher.prompt!r}" if teacher.prompt else "no prompt"
+        self.about = f"{options.model}: pooling {teacher.pooling}; {prompt}"
+        found = context.vectors_by(teacher, "--teacher")
         rows, vectors = map(torch.from_numpy, found)
+        self.warning = check_vectors(vectors, options.model)
         first = torch.isin(rows, torch.from_numpy(context.first_rows(ROWS)))
         texts = context.corpus.take(found[0][first.numpy()])
         base = torch.from_numpy(encoder.encode(texts, truncate_dim=encoder.width))
@@ -98,7 +119,7 @@ class Teacher(RowTerm):
         z = views["anchor"]
         z = z.to(torch.promote_types(z.dtype, torch.float32))  # bfloat16 would round cosines to 1 %
         cosines = (normalize(z, dim=-1) * targets).sum(-1)
-        valid = views.valid("anchor")
+        valid = views.valid("anchor") & targets.any(-1)  # the teacher has no vector for some rows
         total, count = torch.where(valid, cosines, 0.0).sum(), valid.sum().to(cosines.dtype)
         self.metrics = {"cos_teacher": (total, count)}
         return self.options.weight * (count - total), count

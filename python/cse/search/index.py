@@ -199,7 +199,8 @@ class SearchIndex:
                     known.append(Rows(part, check=False))
                 write(path / ROWS, settings, gathered(known, corpus, listed))
                 rows = Rows(path / ROWS, check=False)
-            for left in [*path.glob(ENCODED), *path.glob("bm25-*")]:
+            older = [path / "encoded"] if rebuild and (path / "encoded").is_dir() else []  # of earlier versions
+            for left in [*path.glob(ENCODED), *path.glob("bm25-*"), *older]:
                 if rows.generation not in left.name:
                     with suppress(OSError):
                         shutil.rmtree(left) if left.is_dir() else left.unlink()

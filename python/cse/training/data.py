@@ -119,24 +119,30 @@ class TrainingData:
         labelled = np.unique(keys[0][rows[classes.of_rows[rows] >= 0]])
         return Taught.by(np.concatenate(every), labelled, ((classes.column, len(labelled)),))
 
-    def fingerprints(self, index: str | None, others: dict[str, str]) -> dict[str, Any]:
-        """Returns what ``check_same`` compares in a resumed run; ``others`` are from ``Context.depends_on``."""
+    def fingerprints(self, index: str | None, others: dict[str, str], model: str = "") -> dict[str, Any]:
+        """Returns what ``check_same`` compares in a resumed run; ``others`` are from ``Context.depends_on``, and
+        ``model`` is a hash of the files of the base model."""
         files = [[file.xxh3, file.rows, file.column] for corpus in self.columns for file in corpus.files]
         return {
             "corpus": files,
             "index": index,
             **({"files": others} if others else {}),
             **({"labels": self.labels} if self.labels else {}),
+            **({"model": model} if model else {}),
         }
 
 
 def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
     """Raises ``InputError`` if the fingerprints of a resumed run differ from those stored when it began."""
+    if "model" not in before:  # of an earlier version
+        now = {name: value for name, value in now.items() if name != "model"}
     old, new = before.get("files", {}), now.get("files", {})
     changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
     if before != now:
         same = before.get("labels") == now.get("labels")
         what = changed[0] if changed else "the corpus or the index" if same else "the column of labels"
+        if before.get("model") != now.get("model"):
+            what = "the base model"
         raise InputError(f"{where}: {what} has changed since the run began; restore it, or start a new run")
 
 

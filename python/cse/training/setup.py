@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from .._core import hash_bytes
 from ..augment import AUGMENTATIONS, LABELS_POSITIVE
 from ..augment.base import Draws, Edit, Example, Pairing, TextMethod, View
 from ..background import ProgressCallback
 from ..context import Context
 from ..encoder import prompts
 from ..encoder.device import describe_device, pick_device, pick_precision, set_threads
-from ..encoder.resolve import Source, find_model
+from ..encoder.resolve import Source, find_model, hashed_files
 from ..encoder.taught import declare
 from ..encoder.trained import SentenceEncoder, check_mask, load_encoder
 from ..errors import InputError
@@ -117,6 +118,7 @@ def prepare(
     judge = Judge.of(evaluated, data, own, earlier)
     taught = own.after(earlier.values())
     declare(built.encoder.backbone.config, taught.columns)
+    base = hash_bytes("\n".join(hashed_files(built.encoder)).encode())
     examples = make_examples(rows, {name: positive, **negatives}, methods.positive, seed)
     text, warnings = examine(rows, negatives, tokenizer, length, built.encoder.max_seq_length, model)
     warnings += [data.unjudged, positive.warning, accents(judge.evaluations, data.corpus, data.split.train, tokenizer)]
@@ -137,7 +139,7 @@ def prepare(
         taught=taught,
         examples=examples,
         sources=sources_of(data.columns, settings.evaluation.dev, settings.evaluation.data),
-        data=data.fingerprints(index.sha256, context.files),
+        data=data.fingerprints(index.sha256, context.files, base),
         index=index,
     )
     run.facts, run.card = describe(run, data, name, negatives, world.size)
@@ -193,6 +195,7 @@ def describe(
         "recipe": recipe_reason(settings, run.state.encoder.family),
         "model": f"{model.model}, pooler {model.pooler}{in_evaluation}",
         "loss": describe_loss(settings),
+        **{name: term.about for name, term in run.state.terms.items() if term.about},
         "positive": f"{name}{f' ({options})' if options else ''}",
         **({"negatives": "; ".join(["in the batch", *synthetic])} if compared else {}),
         **data.describe(),
