@@ -17,6 +17,7 @@ from cse.cli import main
 from cse.errors import RunError
 from cse.io import fresh_folder, remove_leftovers
 from cse.training.callbacks import Callback
+from cse.training.data import check_same
 from cse.training.folder.find import find_checkpoint, list_checkpoints, locked
 from cse.training.folder.outputs import read_checkpoint
 from cse.training.loop import resumed_config
@@ -416,3 +417,20 @@ def test_a_checkpoint_whose_state_has_another_shape_is_refused_although_its_hash
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(RunError, match=rf"the checkpoint is damaged \(.*{next(iter(change))}: .*must be "):
         train(resumed_config(finished_run, {"max_steps": 9}), resume=finished_run)
+
+
+def test_a_run_whose_base_model_has_changed_is_not_resumed(run_config, tiny_bert, tmp_path):
+    model = shutil.copytree(tiny_bert, tmp_path / "model")
+    config = run_config.replace(model=str(model), max_steps=2, loss_terms=("keep-similarities",), name="run")
+    folder = train(config).folder
+    longer, file = resumed_config(folder, {"max_steps": 3}), model / "model.safetensors"
+    values = safetensors.torch.load_file(file)
+    name = next(each for each in values if "layer.0" in each and each.endswith("weight"))
+    safetensors.torch.save_file({**values, name: values[name] + 0.01}, file, metadata={"format": "pt"})
+    with pytest.raises(InputError, match="the base model has changed since the run began; restore it"):
+        train(longer, resume=folder)
+    safetensors.torch.save_file(values, file, metadata={"format": "pt"})
+    assert train(longer, resume=folder).steps == 3
+    # Runs of earlier versions did not store a hash of it.
+    before = {"corpus": [], "index": None}
+    check_same(before, {**before, "model": "a hash"}, "--resume run")

@@ -1,6 +1,7 @@
 """``--teacher``: the loss term that learns the vectors of another encoder, which are computed once."""
 
 import json
+from pathlib import Path
 from shutil import copytree, rmtree
 
 import numpy as np
@@ -179,3 +180,39 @@ def test_a_run_is_not_resumed_with_another_teacher_of_the_same_name(taught, shal
     rmtree(teacher)
     copytree(shallow(2), teacher)
     refuses("--teacher .* has changed since the run began", train, longer, resume=folder)
+
+
+def test_a_teacher_without_information_is_refused_and_rows_without_a_vector_are_not_taught(
+    taught, short_corpus, tmp_path
+):
+    texts = Path(short_corpus).read_text(encoding="utf8").splitlines()
+    words = sorted({word for text in texts for word in text.lower().split() if word.isalpha()})
+
+    def vectors(name, lines):
+        (tmp_path / name).write_text("".join(f"{word} {' '.join(map(str, row))}\n" for word, row in lines), "utf8")
+        return f"glove:{tmp_path / name}"
+
+    generator = np.random.default_rng(0)
+    for name, lines, message in (
+        ("none.txt", [("zzzz", [0.1] * 8), ("qqqq", [0.3] * 8)], "has a vector of zeros for all rows"),
+        ("same.txt", [(word, [0.5, 1.0, 2.0]) for word in words], "has the same vector for all rows"),
+    ):
+        refuses(f"--teacher glove:.*{name}: {message}", prepare, taught(vectors(name, lines)))
+    some = [(word, generator.normal(size=8).round(3).tolist()) for word in words[:3]]
+    run = prepare(taught(vectors("some.txt", some)))
+    (term,) = [term for name, term in run.state.terms.items() if name == "teacher"]
+    known = term.table._model[0].targets.any(-1)
+    assert 0 < known.sum() < len(known)
+    assert f"has a vector of zeros for {int((~known).sum()):,} rows, which it does not teach" in run.facts["warning"]
+
+
+def test_the_prompt_and_the_pooling_of_a_teacher_are_options_and_in_the_header(taught, teacher):
+    plain = prepare(taught(teacher, options={"teacher": {"pooler": "avg"}}))
+    assert plain.facts["teacher"].startswith(f"{teacher}: pooling avg")
+    assert plain.facts["teacher"].endswith("no prompt")
+    changed = {"pooler": "cls_before_pooler", "prompt": "query: "}
+    other = prepare(taught(teacher, options={"teacher": changed}, name="other"))
+    assert "pooling cls_before_pooler" in other.facts["teacher"]
+    assert other.facts["teacher"].endswith("prompt 'query: '")
+    tables = [run.state.terms["teacher"].table._model[0].targets for run in (plain, other)]
+    assert not torch.allclose(*tables)

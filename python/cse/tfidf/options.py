@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, Unpack, cast
 
 from annotated_types import Ge, Le
 
-from ..errors import InputError
-from ..options import Opt, Seed
+from ..errors import InputError, did_you_mean
+from ..options import Opt, Seed, options_of
 
 if TYPE_CHECKING:
     from .pieces import Pieces
@@ -118,13 +118,19 @@ class DrawOptions(TypedDict, total=False):
 class _Drawing(Sampling):
     """The options of ``DrawOptions``, with their defaults."""
 
-    epoch: int = 0
-    copy: int = 0
-    mode: str = "negative"
+    epoch: Epoch = 0
+    copy: Annotated[int, Ge(0), Le(2**64 - 1), Opt("Number of a negative of its row.")] = 0
+    mode: Mode = "negative"
 
 
 def draw_options(**drawing: Unpack[DrawOptions]) -> DrawOptions:
-    return cast(DrawOptions, asdict(_Drawing(**drawing)))  # type: ignore[arg-type]
+    """Returns the options with their defaults; raises ``InputError`` for an unknown one, or a value that is invalid."""
+    known = {option.name: option for option in options_of(_Drawing)}
+    for name in drawing:
+        if name not in known:
+            raise InputError(f"unknown option {name!r}{did_you_mean(name, known)}; the options are {', '.join(known)}")
+    values = {name: known[name].check(value, f"--{name.replace('_', '-')}") for name, value in drawing.items()}
+    return cast(DrawOptions, asdict(_Drawing(**values)))
 
 
 def word_options(
