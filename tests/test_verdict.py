@@ -828,3 +828,18 @@ def test_encoders_of_folds_are_trained_again_if_the_run_is_longer(base, few, ung
     (result.folder / "folds" / "1.json").write_text("{}", encoding="utf8")
     longer = resumed_config(result.folder, {"max_steps": 4})
     assert train(longer, resume=result.folder).steps == 4  # {} holds no samples
+
+
+def test_names_of_anybody_are_shown_as_text_in_cards(base, sample_rows, tmp_path):
+    odd = "<script>alert(1)</script>\x1b[31m|\u202e"
+    rows = [(text, f"{odd}{n % 2}") for n, text in enumerate(sample_rows[:200])]
+    path = write_table(tmp_path / "odd.csv", rows, ("text", odd))
+    result = train(base.replace(corpus=path, column="text", labels=odd, max_steps=2))
+    card = (result.folder / "best" / "README.md").read_text(encoding="utf8")
+    assert "&lt;script&gt;" in card
+    assert "\x1b" not in card
+    assert "\u202e" not in card
+    assert "<script" not in card[: card.index("```toml")]  # the block of the configuration is shown as it is
+    shown = verdict.markdown(result.verdict)
+    columns = {line.count(" | ") for line in shown.splitlines() if line.startswith("|")}
+    assert len(columns) == 1

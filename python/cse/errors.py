@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -151,6 +152,11 @@ OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud80
 def visible(text: str) -> str:
     r"""Returns a text, for a terminal, in which characters that it would obey are escaped, such as ``\x1b``."""
     return OBEYED.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode(), text)
+
+
+def for_markdown(text: str) -> str:
+    """Returns a text of anybody for a Markdown page: as ``visible``, and without HTML."""
+    return html.escape(visible(text), quote=False)
 
 
 def first_line(error: BaseException) -> str:

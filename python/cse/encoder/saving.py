@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import InputError, first_line
+from ..errors import InputError, first_line, for_markdown, visible
 from ..io import file_mode, fresh_folder, write_text
 from .pooling import POOLERS
 
@@ -111,14 +111,14 @@ def model_card(
     card = ModelCard.from_template(
         data,
         template_str=(files("cse") / "resources" / "model_card.md").read_text(encoding="utf8"),
-        base=base,
+        base=for_markdown(base),
         usage=LOADED_BY_CSE if pooler == "mask" else LOADED,
         embedding_dim=encoder.embedding_dim,
         pooling=", then ".join([POOLERS[pooler], *(stages[:-1] if encoder.unit_length else stages)]),
         head=KEPT if kept else DROPPED,
         normalised=", normalised" if encoder.unit_length else "",
         max_length=encoder.max_seq_length,
-        config=config.strip(),
+        config=visible(config.strip()),
         scores="\n".join(lines),
         dims=", ".join(map(str, dims[1:])),
         least=dims[-1] if dims else None,

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ..errors import for_markdown
 from .apart import undecided
 from .base import Report, Sample
 from .significance import ALL_ROWS, CANNOT_TELL, WORSE, adjust, compare
@@ -128,9 +129,10 @@ def lines(verdict: dict[str, Any]) -> list[str]:
 
 def markdown(verdict: dict[str, Any]) -> str:
     """Returns a verdict, as ``Verdict.to_dict`` returns it, as Markdown: the word, a table, the notes."""
-    parts = [f"**{verdict['word']}**, {verdict['why']}."]
+    parts = [f"**{verdict['word']}**, {for_markdown(verdict['why'])}."]
     if rows := table(verdict):
         head = [list(rows[0]), ["---"] * len(rows[0])]
-        listed = [[cell.replace("|", "&#124;") for cell in row] for row in [*head, *(row.values() for row in rows)]]
+        rows_of_text = [*head, *(row.values() for row in rows)]
+        listed = [[for_markdown(cell).replace("|", "&#124;") for cell in row] for row in rows_of_text]
         parts.append("\n".join(f"| {' | '.join(row)} |" for row in listed))
-    return "\n\n".join([*parts, *verdict["notes"]])
+    return "\n\n".join([*parts, *map(for_markdown, verdict["notes"])])

@@ -13,7 +13,7 @@ from typing import Any
 import tomli_w
 
 from ..encoder.saving import LOADED, LOADED_BY_CSE
-from ..errors import InputError
+from ..errors import InputError, visible
 from ..evaluation import verdict
 from ..evaluation.verdict import NOT_JUDGED
 from ..io import dumps, repaired
@@ -80,7 +80,9 @@ def report_page(material: Material) -> Page:
     version = run.environment.get("versions", {}).get("cse")
     loaded = LOADED_BY_CSE if run.config.get("pooler") == "mask" else LOADED
     resources = files("cse") / "resources"
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_shown
+    )
     template = environment.from_string((resources / "report.html").read_text(encoding="utf8"))
     html = template.render(
         css=(resources / "report.css").read_text(encoding="utf8"),
@@ -108,6 +110,11 @@ def report_page(material: Material) -> Page:
         left_out=left_out,
     )
     return Page(repaired(html), changes, left_out)
+
+
+def _shown(value: Any) -> Any:
+    """Returns a value of the page, in which a text of anybody has no characters that a browser would obey."""
+    return visible(value) if isinstance(value, str) and not hasattr(value, "__html__") else value
 
 
 def _changes(run: StoredRun) -> list[dict[str, Any]]:

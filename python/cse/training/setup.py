@@ -23,7 +23,7 @@ from ..encoder.device import describe_device, pick_device, pick_precision, set_t
 from ..encoder.resolve import Source, find_model, hashed_files
 from ..encoder.taught import declare
 from ..encoder.trained import SentenceEncoder, check_mask, load_encoder
-from ..errors import InputError
+from ..errors import InputError, for_markdown
 from ..evaluation.kept import sources_of
 from ..hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS, TEACHER
@@ -206,7 +206,7 @@ def describe(
     }
     made = f"Synthetic negatives: {'; '.join(synthetic)}." if synthetic else "No synthetic negatives."
     labels = "".join(f" Labels of {count:,} texts taught it (column {column})." for column, count in run.taught.columns)
-    card = public_text(settings, f"Loss: {facts['loss']}. Positives: {name}. {made}{labels}")
+    card = for_markdown(public_text(settings, f"Loss: {facts['loss']}. Positives: {name}. {made}{labels}"))
     public = {"config": public_toml(settings), "methods": card}
     return facts, {"model": model.model, "seed": settings.output.seed, **public}
 
