@@ -174,3 +174,17 @@ def test_scores_equal_those_of_the_retrieval_evaluation(tmp_path, benches, sampl
     row = Retrieval(RetrievalOptions(), str(folder))(encoder).rows[0]
     assert np.mean(figures["ndcg"]) == pytest.approx(row["ndcg@10"], abs=1e-3)
     assert np.mean(figures["recall"]) == pytest.approx(row["recall@100"], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("dev.csv", "score;sentence1;sentence2\n1;a b;c\n2;d;e\n", "its columns are separated by ';', not by commas"),
+        ("dev.tsv", "1;a b;c\n2;d;e\n", "its columns are separated by ';', not by tabs; save it with tabs"),
+        ("dev.jsonl", '{"score": 1, "sentence1": "a", "sentence2": "b"}\n', "is a file of JSON objects; write score"),
+    ],
+)
+def test_scored_pairs_in_another_form_are_named(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content, encoding="utf8")
+    with pytest.raises(InputError, match=message):
+        read_pairs(tmp_path / name)

@@ -186,6 +186,16 @@ def read_pairs(path: str | Path) -> Pairs:
             raise InputError(
                 f"{path}: line {number}: the score must be a finite number, got {given}; leave out pairs without one"
             )
+        if score is None and not gold:
+            sign = next((each for each in ";|" if each in fields[0]), "")
+            if path.name.lower().removesuffix(".gz").removesuffix(".zst").endswith((".jsonl", ".ndjson")):
+                raise InputError(
+                    f"{path}: is a file of JSON objects; write score, sentence1 and sentence2 to a .csv file"
+                )
+            if sign and len(fields) == 1:
+                raise InputError(
+                    f"{path}: its columns are separated by {sign!r}, not by {separator}; save it with {separator}"
+                )
         if score is None:
             header_of = "" if gold else "; a header must name the columns score, sentence1 and sentence2"
             raise InputError(
