@@ -26,3 +26,10 @@ def test_random_bits_do_not_depend_on_the_number_of_rows():
         low, high = chacha8_block(3, 1, int(rows[row]), rng.SHUFFLE)[:2]
         assert int(whole[row]) == high << 32 | low
     assert len(np.unique(whole)) == len(whole)
+
+
+def test_each_epoch_draws_numbers_of_its_own_and_the_same_ones_again():
+    rows = np.arange(200)
+    first, second = (rng.Draws(3, epoch).uniform(rows, "words", 2) for epoch in (0, 1))
+    assert abs(np.corrcoef(first.ravel(), second.ravel())[0, 1]) < 0.2
+    assert (rng.Draws(3, 1).uniform(rows, "words", 2) == second).all()

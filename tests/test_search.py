@@ -29,6 +29,7 @@ from cse.search.fusion import Fusion
 from cse.search.mining import QueryRows
 from cse.search.pool import Pool
 from cse.search.storage import Rows, scaled
+from cse.ties import TIE
 from random_texts import some_texts
 from test_cli import ran, refused
 
@@ -881,3 +882,18 @@ def test_passages_cover_the_whole_text_and_begin_and_end_between_words():
             assert [start for start, _ in spans] == sorted({start for start, _ in spans})
     assert windows("x" * 50, [(each, each + 1) for each in range(50)], 20)[0] == (0, 20)  # a long word is cut
     assert windows(" \t", [], 8) == []
+
+
+def test_rows_that_rounding_may_order_otherwise_are_found_as_in_float64(monkeypatch, encoder):
+    generator = np.random.default_rng(0)
+    width, count = encoder.embedding_dim, 400
+    axis = generator.normal(size=width)
+    vectors = scaled(axis + 2e-6 * generator.normal(size=(count, width)), {"similarity": "cosine"})
+    index = SearchIndex.build(encoder, [f"row {row}" for row in range(count)])
+    monkeypatch.setattr(index._rows, "vectors", [vectors])
+    monkeypatch.setattr(
+        type(encoder), "encode_query", lambda self, texts, **_: np.repeat(axis[None], len(texts), 0).astype(np.float32)
+    )
+    exact = vectors.astype(np.float64) @ scaled(axis[None], {"similarity": "cosine"})[0].astype(np.float64)
+    assert np.ptp(exact) < TIE  # the same score
+    assert [hit.row for hit in index.search(["a"], 7)[0]] == list(range(7))

@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -230,3 +231,14 @@ def test_the_configuration_of_a_run_is_not_changed_by_what_it_keeps(taught):
     settings = tomllib.loads((taught / "config.toml").read_text(encoding="utf8"))
     assert "label" in settings["labels"]
     assert LABELS not in settings
+
+
+def test_labels_of_unknown_texts_never_make_a_model_better():
+    draw = np.random.default_rng(0)
+    values = [100.0 * (draw.random(500) < share) for share in (0.5, 0.9)]
+    reports = [{"labels": Report([], samples=[Sample("label", each, unit="rows")])} for each in values]
+    for unknown, word in ((frozenset(), "better"), (frozenset({"labels"}), "cannot tell")):
+        results = [EvaluationResult("m", "", "", "", each, [], unknown) for each in reports]
+        for before, after in ((results[0], results[1]), (results[0], replace(results[1], undecided=unknown))):
+            (found,) = compare_results([[before], [after]], False)
+            assert [record["verdict"] for record in found.tasks] == [word]

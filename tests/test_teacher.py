@@ -17,6 +17,7 @@ from cse.training.setup import prepare
 from cse.training.step.encode import Inputs
 from cse.training.step.ranks import World
 from cse.training.step.step import batch_step, propagate
+from cse.views import RowStep, Views
 from runs import first_batches, in_float64, records_of, resolved
 
 
@@ -216,3 +217,33 @@ def test_the_prompt_and_the_pooling_of_a_teacher_are_options_and_in_the_header(t
     assert other.facts["teacher"].endswith("prompt 'query: '")
     tables = [run.state.terms["teacher"].table._model[0].targets for run in (plain, other)]
     assert not torch.allclose(*tables)
+
+
+def test_masked_anchors_are_not_taught(taught, teacher):
+    run = prepare(taught(teacher))
+    term = run.state.terms["teacher"]
+    rows = torch.from_numpy(run.batches[0].rows)
+    z = torch.randn(len(rows), 32, generator=torch.Generator().manual_seed(0))
+    mask = torch.arange(len(rows)) % 3 > 0
+    facts = {"number": 0, "steps": 1, "epoch": 0, "seed": 0, "uniform": None}
+    masked = term(Views({"anchor": z}, masks={"anchor": mask}), RowStep(rows=rows, **facts))
+    kept = term(Views({"anchor": z[mask]}), RowStep(rows=rows[mask], **facts))
+    assert [float(each) for each in masked] == pytest.approx([float(each) for each in kept])
+    assert float(masked[1]) == int(mask.sum()) < len(rows)
+
+
+def test_stored_vectors_are_those_of_the_encoder_and_of_its_prompt(taught, teacher, shallow, encoded):
+    def targets(model, **options):
+        before = len(encoded)
+        run = prepare(taught(model, options={"teacher": {"pooler": "avg", **options}}, name=f"run{before}"))
+        calls = [count for name, count in encoded[before:] if name == str(model)]
+        return run.state.terms["teacher"].table._model[0].targets, sum(calls)
+
+    first, other = shallow(1), shallow(2)  # with as many dimensions
+    one, count = targets(first)
+    assert count > 0
+    assert targets(first)[1] < count - 10  # of the cache; an encoder that is opened encodes two texts
+    for again, options in ((other, {}), (first, {"prompt": "query: "})):
+        found, calls = targets(again, **options)
+        assert calls == count
+        assert not torch.allclose(found, one, atol=1e-4)

@@ -26,7 +26,8 @@ def stored_vectors(
     progress: Callable[[int], None] = lambda done: None,
 ) -> npt.NDArray[np.float32]:
     """Returns the vectors of some rows, as documents, ``(n, D)``; ``progress`` is called with the number of rows that
-    are done. The encoder must be as it was opened: the key holds its files and options, not changes in memory."""
+    are done. The encoder must be as it was opened: the key holds its files, prompt and options, not changes in memory.
+    """
     vectors = np.empty((len(rows), encoder.embedding_dim), dtype=np.float32)
     made, hashes = made_by(encoder), corpus.hashes()
     for start in range(0, len(rows), BLOCK):
@@ -42,7 +43,7 @@ def stored_vectors(
             np.save(folder / "vectors.npy", encoder.encode_document(corpus.take(block), progress=count))
             return {}
 
-        key = {"version": 1, **made, "prompt": encoder.document_prompt, "texts": hash_bytes(hashes[block].tobytes())}
+        key = {"version": 2, **made, "texts": hash_bytes(hashes[block].tobytes())}
         vectors[start : start + len(block)] = np.load(open_entry(cache, "vectors", key, write).folder / "vectors.npy")
         progress(start + len(block))
     return vectors
