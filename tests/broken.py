@@ -227,9 +227,9 @@ PLACES = [
     ),
     Place(
         "stored vectors do not depend on the prompt",
-        "cse.encoder.resolve",
-        "str(encoder.embedding_dim), used, *hashed_files(encoder)]",
-        "str(encoder.embedding_dim), *hashed_files(encoder)]",
+        "cse.encoder.vector_files",
+        '        "prompt": encoder.prompt,\n',
+        "",
         "test_teacher.py::test_stored_vectors_are_those_of_the_encoder_and_of_its_prompt",
     ),
     Place(
