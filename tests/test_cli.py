@@ -417,3 +417,15 @@ def test_a_full_disk_does_not_damage_existing_files(cse, sample, tmp_path):
     refused(done, "negatives.txt")
     assert (tmp_path / "negatives.txt").read_text() == "old"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["negatives.txt", "other", "tfidf"]
+
+
+def test_a_misspelt_column_of_labels_is_refused_before_torch_is_imported(tmp_path):
+    (tmp_path / "t.csv").write_text("text,label\n" + "".join(f"row {n},{'ab'[n % 2]}\n" for n in range(20)), "utf8")
+    for arguments, message in (
+        (["--labels", "lable"], "--labels lable: .* has no column 'lable'; its columns are: text, label"),
+        (["--judge", "labels=nowhere.csv"], "--judge labels=nowhere.csv: must be SUITE=PATH"),
+    ):
+        code, packages, printed = run_and_list_imports("train", tmp_path / "t.csv", "--column", "text", *arguments)
+        assert code == 2
+        assert re.search(message, printed)
+        assert not {"torch", "transformers"} & packages

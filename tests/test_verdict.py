@@ -40,7 +40,7 @@ from cse.evaluation.options import LabelsOptions
 from cse.evaluation.significance import scores_of
 from cse.identity import row_keys
 from cse.training import folds, loop
-from cse.training.judging import Judge
+from cse.training.judging import Judge, concluded
 from cse.training.loop import resumed_config
 from cse.training.remarks import check
 from cse.training.scoring import Scorer
@@ -843,3 +843,18 @@ def test_names_of_anybody_are_shown_as_text_in_cards(base, sample_rows, tmp_path
     shown = verdict.markdown(result.verdict)
     columns = {line.count(" | ") for line in shown.splitlines() if line.startswith("|")}
     assert len(columns) == 1
+
+
+def test_a_verdict_says_if_words_alone_predict_better_than_the_encoder():
+    labels = np.arange(200) % 2
+
+    def sample(name, right):
+        values = 100.0 * (np.random.default_rng(right).random(200) < right / 100)
+        return Sample(name, values, classes=labels, unit="rows")
+
+    for words, said in ((90, True), (40, False)):
+        report = Report([], samples=[sample("near", 70), sample("linear", 75)], beside=[sample("y by TF-IDF", words)])
+        found = concluded([sample("near", 60), sample("linear", 70)], [report])
+        assert (
+            any("y by TF-IDF, without an encoder, is better than this encoder" in note for note in found.notes) == said
+        )

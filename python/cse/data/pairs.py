@@ -180,11 +180,16 @@ def values_of(
     files: Sequence[str], option: str, column: str, max_line_bytes: int = tables.MAX_LINE_BYTES
 ) -> Iterator[str]:
     for path in files:
-        names = tables.column_names(path, most=max(tables.MOST, max_line_bytes))
-        if (count := names.count(column)) != 1:
-            has = f"has {count} columns" if count else "has no column"
-            raise InputError(f"{option}: {path} {has} {column!r}; its columns are: {', '.join(names[:20])}")
+        check_column(path, option, column, max_line_bytes)
         yield from tables.column_values(path, column, max_line_bytes)
+
+
+def check_column(path: str, option: str, column: str, max_line_bytes: int = tables.MAX_LINE_BYTES) -> None:
+    """Raises ``InputError`` unless exactly one column of a table has this name."""
+    names = tables.column_names(path, column, most=max(tables.MOST, max_line_bytes))
+    if (count := names.count(column)) != 1:
+        has = f"has {count} columns" if count else "has no column"
+        raise InputError(f"{option}: {path} {has} {column!r}; its columns are: {', '.join(names[:20])}")
 
 
 Rows = npt.NDArray[np.int64]

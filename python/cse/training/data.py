@@ -22,7 +22,7 @@ from ..context import Context
 from ..data import readers, tables
 from ..data.classes import Classes, classes_of, likely_labels, read_classes
 from ..data.corpus import IN_MEMORY, Corpus, Split, hold_out
-from ..data.pairs import LabelledPairs, open_pairs
+from ..data.pairs import LabelledPairs, check_column, open_pairs
 from ..encoder.resolve import check_local
 from ..encoder.taught import Taught
 from ..errors import InputError, shortened
@@ -164,7 +164,13 @@ def check_source(corpus: Sequence[str], pairs: Sequence[str], tfidf: str | None)
 def check_inputs(config: TrainConfig) -> None:
     """Raises an error for a file, column, folder or index of a configuration that is missing."""
     check_source(config.corpus, config.pairs, config.tfidf)
-    corpus_files(config.corpus, config.column)
+    files = corpus_files(config.corpus, config.column)
+    for file in files if config.labels is not None else []:
+        if not isinstance(file, str):
+            check_column(file.path, f"--labels {config.labels}", str(config.labels), config.max_line_bytes)
+    for judge in config.judges:
+        if not (path := judge.partition("=")[2]) or not os.path.exists(path):
+            raise InputError(f"--judge {judge}: must be SUITE=PATH, with a file or folder that exists")
     names = [*config.pairs, *(each for each in config.dev if each != CLEAN), config.data]
     for name in names:
         if name not in (None, "-") and not glob.has_magic(name) and "://" not in name:

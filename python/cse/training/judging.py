@@ -20,7 +20,7 @@ from ..evaluation.apart import untaught
 from ..evaluation.base import FEWEST, Encodes, Evaluation, Report, Sample
 from ..evaluation.labels import CrossFitted
 from ..evaluation.options import STSOptions
-from ..evaluation.significance import CANNOT_TELL, WORSE, baselines
+from ..evaluation.significance import CANNOT_TELL, WORSE, baselines, scores_of
 from ..evaluation.sts import STS
 from ..evaluation.verdict import NOT_JUDGED, Verdict, judge
 from ..identity import row_keys
@@ -160,10 +160,14 @@ def concluded(
     """Returns the verdict from the samples of one encoder, and the reports of the same evaluations for the other;
     ``undecided`` are evaluations that cannot decide (``evaluation.apart``)."""
     notes = [*(note for report in after for note in report.notes), *notes]
-    beside = baselines([sample for report in after for sample in report.beside])
+    without = [sample for report in after for sample in report.beside]
+    beside = baselines(without)
     uncertain = {
         sample.task for report, each in zip(after, undecided, strict=False) if each for sample in report.samples
     }
+    scores = scores_of([each for each in samples_of(after) if each.classes is not None])
+    if scores and (more := [name for name, score in scores_of(without).items() if score > max(scores.values())]):
+        notes.append(f"{' and '.join(more)}, without an encoder, is better than this encoder by either measure")
     return judge(before, samples_of(after), notes, beside, uncertain)
 
 
