@@ -112,10 +112,16 @@ def outcomes(cells: Sequence[Cell], work: Work) -> Iterator[tuple[Cell, Callable
     from cse.cli.commands.train import ConsoleCallback
     from cse.encoder.device import set_threads
 
+    class Shown(ConsoleCallback):
+        """Names the command that continues a cell that was stopped, which is not ``cse train --resume``."""
+
+        def on_interrupt(self, why: str) -> None:
+            super().on_interrupt(f"{why.partition(';')[0]}; repeat the command to continue")
+
     if work.jobs == 1:
         for number, cell in enumerate(cells, 1):
             printing.say(f"cell {number:,} of {len(cells):,}: {cell.name}")
-            callback = None if work.smoke or cell.recipe.encoder is not None else ConsoleCallback()
+            callback = None if work.smoke or cell.recipe.encoder is not None else Shown()
             with progress_of("evaluating", "texts") as progress:
                 yield (
                     cell,
