@@ -252,6 +252,28 @@ def gpu_benchmark():
     runpy.run_path(str(BENCHES / "gpu.py"), run_name="__main__")
 
 
+def whole_run():
+    sys.path.insert(0, str(BENCHES))
+    runpy.run_path(str(BENCHES / "whole.py"), run_name="__main__")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not BENCHES.is_dir(), reason="there is no benches/ folder")
+def test_the_whole_run_of_a_lease_runs_every_part_on_the_cpu(minilm, tmp_path):
+    process = Forked("--smoke", "--json", tmp_path / "whole.json", cwd=tmp_path, entry="test_device:whole_run")
+    out, err = process.communicate(900)
+    assert process.returncode == 0, (out[-2000:] + err[-2000:]).decode()
+    found = json.loads((tmp_path / "whole.json").read_text(encoding="utf8"))
+    assert not found["errors"]
+    assert [*found["parts"]] == ["index", "before", "una focal", "una standard", "una mixed", "sentence-transformers"]
+    for name in ("una focal", "una standard", "una mixed"):
+        record = found["parts"][name]
+        assert (record["steps"], record["stopped"]) == (30, False)
+        assert 0 < record["ms a step"][0] <= record["ms a step"][1]
+        assert 0 <= record["waits"] < 1
+        assert record["tasks"]["STS-B"][2] is not None
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not BENCHES.is_dir(), reason="there is no benches/ folder")
 def test_the_gpu_benchmark_runs_every_section_on_the_cpu(minilm, tmp_path):

@@ -483,6 +483,16 @@ def test_held_out_pairs_and_halves_of_development_sets_are_found_again(base, sam
                 assert [record[side] for record in found["measures"]] == [record["b"] for record in stored]
 
 
+def test_a_table_judges_a_run_that_is_also_judged_by_folds(base, few, sample_rows, tmp_path, unguarded):
+    rows = [(text, "ab"[len(text) % 2]) for text in sample_rows[1000:1100]]
+    judges = (f"labels={write_table(tmp_path / 'other.csv', rows, ('words', 'kind'))}",)
+    options = {"labels": {"column": "words", "labels": "kind"}, "same-label": {"others": 0.0}}
+    config = learning(base, few, folds=2, batch_size=4, max_steps=2, judges=judges, options=options)
+    tasks = [record["task"] for record in train(config).verdict["measures"]]
+    by = ("of 10 nearest neighbours", "by logistic regression")
+    assert tasks == [f"{name} {how}" for name in ("kind", "label") for how in by]
+
+
 def test_one_half_of_a_development_set_selects_and_the_other_judges(base, short_corpus, sample_rows, tmp_path):
     lines = [f"{n % 6}\t{sample_rows[2 * n]}\t{sample_rows[2 * n + 1]}\n" for n in range(500, 560)]
     (tmp_path / "dev.tsv").write_text("".join(lines), encoding="utf8")

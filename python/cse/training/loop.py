@@ -119,12 +119,14 @@ def trained(
 
     def without(folder: Path, rows: npt.NDArray[np.int64], quiet: Callback) -> Encodes:
         begun = folder if list_checkpoints(folder) else None
+        named = {judge.partition("=")[0] for judge in config.judges}  # which do not judge the encoder of a fold
         changes: dict[str, Any] = {
             "output": str(folder.parent),
             "name": folder.name,
             "judges": (),
             "judged_queries": None,
             "data": None,
+            "options": {name: table for name, table in config.options.items() if name not in named},
         }
         own = resumed_config(folder) if begun else config.replace(**changes)
         with closing(Callbacks([LOGGERS.get("jsonl")(), quiet])) as watching:
