@@ -1,7 +1,7 @@
 """One whole run: from a corpus to scores on the STS sets, in one lease of a GPU.
 
     python benches/whole.py CORPUS ... --sts DIR --base MODEL|FILE.zip --json whole.json [--seconds 540] [--work DIR]
-    python benches/whole.py --smoke --json FILE        a thousand sentences, 30 steps, on the CPU: two minutes
+    python benches/whole.py --smoke --json FILE        400 sentences, 30 steps of 8, on the CPU: a minute
 
 CORPUS are one or more plain text files, which may be compressed. The parts, in this order: the index (``build-tfidf``,
 without the matrix); the base model on the STS sets; for each of the losses focal, standard and mixed, with ``--una``,
@@ -38,7 +38,7 @@ from gpu import waits  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 LOSSES = ("focal", "standard", "mixed")
-BATCH, LENGTH, GROUP = 64, 32, 10
+LENGTH, GROUP = 32, 10
 RESERVE = 60.0  # seconds before the limit at which everything has ended
 SCORING = 30.0  # seconds that the scores of a model take at most
 
@@ -111,7 +111,7 @@ class Whole:
             model=self.base,
             una=True,
             loss=loss,
-            batch_size=BATCH,
+            batch_size=self.options.batch,
             max_length=LENGTH,
             epochs=1,
             max_steps=self.options.steps,
@@ -141,7 +141,7 @@ class Whole:
         record = {
             "steps": last,
             "stopped": stopped,
-            "rows a second": float(BATCH * (last - steps[0]) / trained),
+            "rows a second": float(self.options.batch * (last - steps[0]) / trained),
             "ms a step": [1000 * float(np.quantile(groups, share)) for share in (0.5, 0.99)],
             "waits": float(sum(waited[int(steps[0]) :]) / trained),
             "peak bytes": systems.peak(device),
@@ -164,9 +164,9 @@ class Whole:
         steps = min(300, self.options.steps or 300)
         corpus = Corpus.open(list(self.options.corpus))
         about = {"steps": steps, "warm": min(20, steps // 2), "compile": False, "emulate": False}
-        options = argparse.Namespace(device=self.options.device, batch_size=BATCH, **about)
+        options = argparse.Namespace(device=self.options.device, batch_size=self.options.batch, **about)
         precision = pick_precision(self.options.device, "auto")[0]
-        rows = corpus.take(range(min(len(corpus), BATCH * steps)))
+        rows = corpus.take(range(min(len(corpus), self.options.batch * steps)))
         timing = systems.time_sentence_transformers(self.base, rows, options, precision)
         return {"steps": steps, **timing._asdict()}
 
@@ -184,7 +184,7 @@ class Whole:
         self.part("before", self.before)
         for loss in LOSSES:
             rows = self.found["parts"].get("index", {}).get("rows", 0)
-            needed = (self.rate or 0.0) * (self.options.steps or rows // BATCH) + 2 * SCORING
+            needed = (self.rate or 0.0) * (self.options.steps or rows // self.options.batch) + 2 * SCORING
             if self.left() > needed:
                 self.part(f"una {loss}", lambda loss=loss: self.run(loss))  # type: ignore[misc]
             else:
@@ -197,17 +197,13 @@ class Whole:
 
 def smoke(options: argparse.Namespace, work: Path) -> None:
     """Sets the options of a small run on the installed sentences."""
-    sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")[:1000]
+    sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")[:400]
     (work / "corpus.txt").write_text("\n".join(sample) + "\n", encoding="utf8")
     (work / "sts").mkdir()
     pairs = [f"{number % 6}\t{sample[number]}\t{sample[number + 300]}\tx" for number in range(40)]
     (work / "sts" / "stsb.test.tsv").write_text("\n".join(pairs) + "\n", encoding="utf8")
-    options.corpus, options.sts, options.steps, options.device = (
-        [str(work / "corpus.txt")],
-        str(work / "sts"),
-        30,
-        "cpu",
-    )
+    options.corpus, options.sts, options.device = [str(work / "corpus.txt")], str(work / "sts"), "cpu"
+    options.steps, options.batch = 30, 8
 
 
 def main() -> None:
@@ -218,6 +214,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument("--steps", type=int, help="steps of each run; default: one epoch")
+    parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--work", type=Path)
     parser.add_argument("--smoke", action="store_true")

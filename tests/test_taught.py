@@ -91,7 +91,7 @@ def test_rows_whose_labels_taught_an_encoder_do_not_judge_it(base, table, taught
             name = str(train(plain.replace(model=str(folder / "best"), name="third")).folder)
     found = judged(str(base.model), name, "--pooler", "avg", "--data", table, *COLUMNS)
     assert "learned the labels of 1" in found
-    assert "too few others are left" in found
+    assert "the others cannot judge alone" in found
     with pytest.raises(InputError, match="learned the labels of"):
         compare(
             base.model, name, "labels", table, options={"labels": {"labels": "label", "column": "text"}}, pooler="avg"
@@ -110,7 +110,7 @@ def test_a_table_that_was_copied_converted_moved_or_grown_is_the_same_rows(
     pq.write_table(pa.table({"text": [text for text, _ in rows], "label": [label for _, label in rows]}), "t.parquet")
     spelled = [(f" {text.upper()}\u200b", label) for text, label in rows]
     for path in ("copy.csv", "t.parquet", write_table(tmp_path / "spelled.csv", spelled)):
-        assert "too few others are left" in judged(*compared, path, *COLUMNS)
+        assert "the others cannot judge alone" in judged(*compared, path, *COLUMNS)
     more = [(text, "ab"[n % 2]) for n, text in enumerate(sample_rows[400:460])]
     grown = judged(*compared, write_table(tmp_path / "grown.csv", [*rows, *more]), *COLUMNS)
     assert grown["measures"][0]["examples"] == 60
@@ -175,6 +175,12 @@ def test_a_run_of_an_earlier_version_is_known_by_its_table_as_long_as_that_is_un
 ):
     expected = taught_of(taught)
     (taught / SEEN).unlink()
+    assert taught_by_model(str(taught)).unknown  # a run of this version that has lost the file
+    config = taught / "best" / "config.json"
+    settings = json.loads(config.read_text(encoding="utf8"))
+    del settings[LABELS]
+    config.write_text(json.dumps(settings), encoding="utf8")
+    assert taught_of(taught).unknown  # without its table, labels of unknown texts taught it
     found = taught_by_model(str(taught))
     assert (found.labelled == expected.labelled).all()
     assert (found.own == expected.own).all()
@@ -242,3 +248,19 @@ def test_labels_of_unknown_texts_never_make_a_model_better():
         for before, after in ((results[0], results[1]), (results[0], replace(results[1], undecided=unknown))):
             (found,) = compare_results([[before], [after]], False)
             assert [record["verdict"] for record in found.tasks] == [word]
+
+
+def test_a_suite_of_several_tasks_is_refused_if_labels_of_its_texts_taught(base, taught, rows, tmp_path):
+    (tmp_path / "tasks").mkdir()
+    lines = [f"{'ab'.index(label)}\t{text}\n" for text, label in rows]
+    (tmp_path / "tasks" / "mr.tsv").write_text("".join(lines), encoding="utf8")
+    options = ["--suite", "transfer", "--data", tmp_path / "tasks", "--allow-partial", "--set", "transfer.folds=2"]
+    fault = command("compare", base.model, taught, "--pooler", "avg", *options).exception
+    assert "learned the labels of 160 of the 160 rows" in str(fault)
+    assert "the others cannot judge alone" in str(fault)
+
+
+def test_no_model_is_recommended_if_labels_of_unknown_texts_taught_one(base, taught, table, tmp_path):
+    shutil.copytree(taught / "best", tmp_path / "copy")
+    shown = command("compare", base.model, "copy", "--pooler", "avg", "--data", table, *COLUMNS).stdout
+    assert shown.splitlines()[-1] == "none is recommended: labels of texts that are not known taught copy"

@@ -287,6 +287,9 @@ def test_judged_texts_that_differ_from_trained_ones_only_in_accents_are_counted(
         "warning", ""
     )
     twins = [(text.replace("e", "\u00e9", 1), "ab"[n % 2]) for n, text in enumerate(plain)]
+    few = write_table(tmp_path / "few.csv", [*rows[:60]])
+    learned = prepare(config.replace(corpus=few, learn=True, folds=2, batch_size=4, name="learned"))
+    assert "accents" not in learned.facts.get("warning", "")
     run = prepare(config.replace(corpus=write_table(tmp_path / "two.csv", [*rows, *twins]), name="two"))
     judged, trained = run.judge.evaluations[0].texts.texts, {*run.batches.corpus.take(run.batches.rows)}
     other = {text.replace("\u00e9", "e"): text for text in judged}
@@ -491,6 +494,89 @@ def test_a_table_judges_a_run_that_is_also_judged_by_folds(base, few, sample_row
     tasks = [record["task"] for record in train(config).verdict["measures"]]
     by = ("of 10 nearest neighbours", "by logistic regression")
     assert tasks == [f"{name} {how}" for name in ("kind", "label") for how in by]
+
+
+def test_a_run_is_not_resumed_if_the_table_that_judges_it_has_changed(base, short_corpus, sample_rows, tmp_path):
+    rows = [(text, "ab"[n % 2]) for n, text in enumerate(sample_rows[1000:1100])]
+    path = write_table(tmp_path / "judge.csv", rows)
+    options = {"labels": {"column": "text", "labels": "label"}}
+    config = base.replace(corpus=short_corpus, judges=(f"labels={path}",), options=options, max_steps=1)
+    folder = train(config).folder
+    write_table(tmp_path / "judge.csv", [(text, "ab"[n % 3 % 2]) for n, (text, _) in enumerate(rows)])
+    with pytest.raises(InputError, match=r"judge\.csv has changed since the run began"):
+        train(resumed_config(folder, {"max_steps": 2}), resume=folder)
+
+
+def test_a_run_with_folds_and_judges_is_resumed_in_its_folds(base, few, sample_rows, tmp_path, unguarded, monkeypatch):
+    rows = [(text, "ab"[len(text) % 2]) for text in sample_rows[1000:1100]]
+    judges = (f"labels={write_table(tmp_path / 'other.csv', rows)}",)
+    config = learning(base, few, folds=2, batch_size=4, max_steps=2, judges=judges, name="run")
+    whole = train(config.replace(name="whole"))
+    judged_by_fold = folds.judged_by_fold
+
+    def stops(*given):
+        raise MemoryError("a crash")
+
+    monkeypatch.setattr(folds, "judged_by_fold", stops)
+    with pytest.raises(MemoryError):
+        train(config)
+    monkeypatch.setattr(folds, "judged_by_fold", judged_by_fold)
+    folder = whole.folder.with_name("run")
+    again = train(resumed_config(folder), resume=folder)
+    assert again.verdict == whole.verdict
+    # Two measures of the same name are told apart, with their baselines.
+    tasks = [record["task"] for record in again.verdict["measures"]]
+    assert tasks[2:] == [f"{task} (held-out rows)" for task in tasks[:2]]
+    assert len(again.verdict["beside"]) == 8
+
+
+def test_pairs_that_selected_the_encoder_do_not_judge_it(base, short_corpus, sample_rows, tmp_path):
+    lines = [f"{n % 6}\t{sample_rows[2 * n]}\t{sample_rows[2 * n + 1]}\n" for n in range(500, 560)]
+    (tmp_path / "dev.tsv").write_text("".join(lines), encoding="utf8")
+    path = str(tmp_path / "dev.tsv")
+    run = prepare(
+        base.replace(
+            corpus=short_corpus, dev=(path,), judges=(f"sts={path}",), options={"sts": {"allow_partial": True}}
+        )
+    )
+    first, half = run.judge.evaluations
+    assert len(first.tasks[0][1].left) == len(half.tasks[0][1].left) == 30
+    assert any("30 of the 60 examples of --judge do not judge" in note for note in run.judge.notes)
+
+
+def test_a_table_of_judge_that_lost_rows_or_has_moved_judges_other_runs(
+    base, labelled, sample_rows, tmp_path, monkeypatch, unguarded
+):
+    monkeypatch.chdir(tmp_path)
+    rows = [(text, "long" if len(text) > 110 else "short") for text in sample_rows[300:600]]  # a third is trained on
+    write_table(tmp_path / "mixed.csv", rows)
+    config = learning(
+        base, "labelled.csv", folds=0, batch_size=8, max_steps=2, output="runs", judges=("labels=mixed.csv",)
+    )
+    train(config.replace(name="one"))
+    train(config.replace(name="other", seed=1))
+    found = json.loads(command("compare", "runs/one", "runs/other", "--json").stdout)["verdict"]
+    assert not any("no longer in" in note for note in found["notes"])
+    assert found["measures"][0]["examples"] > 150
+    (tmp_path / "mixed.csv").rename(tmp_path / "moved.csv")
+    assert "mixed.csv, which judged it, is not there; put it back, or name it with --data" in str(
+        command("compare", "runs/one", "runs/other").exception
+    )
+    moved = command("compare", "runs/one", "runs/other", "--data", "moved.csv", "--json")
+    assert json.loads(moved.stdout)["verdict"]["measures"] == found["measures"]
+    assert "--seeds has no effect on runs" in str(command("compare", "runs/one", "runs/other", "--seeds").exception)
+    kept = tmp_path / "runs" / "one" / "judges.json"
+    whole = json.loads(kept.read_text(encoding="utf8"))
+    for name, value in (
+        ("numbers", {}),
+        ("keys", {"texts": ["x"]}),
+        ("numbers", {"labels": [1], "labels_of_others": []}),
+    ):
+        judges = [each if "data" in each else {**each, name: value} for each in whole["judges"]]
+        kept.write_text(json.dumps({**whole, "judges": judges}), encoding="utf8")
+        fault = command("compare", "runs/one", "runs/other", "--data", "moved.csv").exception
+        assert isinstance(fault, InputError)
+        assert "judges.json: is damaged" in str(fault)
 
 
 def test_one_half_of_a_development_set_selects_and_the_other_judges(base, short_corpus, sample_rows, tmp_path):

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from annotated_types import Ge
 
 from cse import InputError
-from cse.evaluation.base import Encodes, Evaluation, Report, Sample, embed, needed, read_lines
+from cse.evaluation.base import Encodes, Evaluation, Mask, Report, Sample, Seen, embed, needed, read_lines
 from cse.options import Opt
 
 Matrix = npt.NDArray[np.float64]
@@ -285,6 +285,7 @@ class Transfer(Evaluation):
     """SentEval's seven transfer tasks in a folder; tasks without files are left out."""
 
     Options = TransferOptions
+    by_labels = True
     paper_row = ("accuracy", "average")
     summary = "SentEval's transfer tasks in --data DIR (mr.tsv, ..., mrpc.test.tsv), by logistic regression"
 
@@ -304,6 +305,14 @@ class Transfer(Evaluation):
                 raise InputError(
                     f"{folder / key}: a label has too few rows for {options.folds} folds; lower --set transfer.folds"
                 )
+
+    def known(self, seen: Seen) -> Mask:
+        """Returns for each text of all tasks, in the order of ``columns``, whether it was seen."""
+        return np.concatenate([seen(column) for column in self.columns()])
+
+    def only(self, kept: Mask) -> Transfer | None:
+        """Returns the suite if all texts are kept, else None: a task without some rows is another task."""
+        return self if kept.all() else None
 
     def columns(self) -> list[list[str]]:
         """Returns all lists of texts, in the order of tasks, splits and columns."""

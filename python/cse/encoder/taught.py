@@ -133,17 +133,34 @@ def declare(config: Any, columns: Iterable[tuple[str, int]]) -> None:
         setattr(config, LABELS, [{"column": column, "texts": texts} for column, texts in every])
 
 
+def declared(folder: Path) -> tuple[tuple[str, int], ...]:
+    """Returns the columns of labels that the configuration of a saved model names."""
+    settings = [read_settings(each / "config.json") for each in dict.fromkeys([folder, transformer_folder(folder)])]
+    return tuple(dict.fromkeys(sum(map(columns_of, settings), ())))
+
+
+def learned(run: Path) -> bool:
+    """Returns whether a run of an earlier version, which kept nothing, or a run that it began with, learned labels."""
+    settings = io.read_toml(run / CONFIG, dict[str, Any])
+    named = [settings.get("model"), settings.get("positive_encoder")]
+    named += [table.get("model") for table in settings.values() if isinstance(table, dict)]
+    earlier = [run_of(name) for name in named if isinstance(name, str)]
+    known = [taught_by(each / "best") for each in earlier if each is not None and each.resolve() != run.resolve()]
+    return bool(settings.get("learn")) or any(each.unknown or len(each.labelled) for each in known)
+
+
 def taught_by(folder: Path) -> Taught:
     """Returns what taught the model in a folder, from its run or, without it, from its configuration; also what taught
     the base model of an adapter."""
     from .resolve import base_of
 
     run, place = run_of(folder), transformer_folder(folder)
-    settings = [read_settings(each / "config.json") for each in dict.fromkeys([folder, place])]
-    columns = tuple(dict.fromkeys(sum(map(columns_of, settings), ())))
+    columns = declared(folder)
     found = None if run is None else read_taught(run)
     if found is not None:
         return replace(found, columns=columns)
+    if run is not None and not columns and learned(run):
+        return Taught(unknown=(str(run),))
     taught, base = Taught(columns=columns, unknown=(str(folder),) if columns else ()), base_of(place)
     return taught if base is None else together([taught, taught_by(Path(base))])
 
@@ -172,8 +189,8 @@ def _in_memory(encoder: Any) -> Taught:
         return taught_of(given[0])
     encoder = getattr(encoder, "wrapped", encoder)
     try:
-        first = encoder[0]
+        config = encoder[0].auto_model.config
     except (TypeError, KeyError, IndexError, AttributeError):
-        return Taught()
-    columns = columns_of(getattr(getattr(first, "auto_model", None), "config", None))
+        config = getattr(encoder, "config", None)  # as of model2vec
+    columns = columns_of(config)
     return Taught(columns=columns, unknown=(getattr(encoder, "name", type(encoder).__name__),) if columns else ())

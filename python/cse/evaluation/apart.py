@@ -20,7 +20,10 @@ def without(evaluation: Evaluation, seen: Seen) -> tuple[Evaluation | None, int,
     """Returns an evaluation without the examples of which a text was seen, or None if too few are left; the number of
     these examples, and of all."""
     known = evaluation.known(seen)
-    return evaluation.only(~known) if known.any() else evaluation, int(known.sum()), len(known)
+    rest = evaluation.only(~known) if known.any() else evaluation
+    if rest is not None:
+        rest.source = evaluation.source
+    return rest, int(known.sum()), len(known)
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,10 @@ def untaught(evaluation: Evaluation, taught: Mapping[str, Taught]) -> Untaught:
         labelled, seen = rest.known(each.has_labels), rest.known(each.has_seen)
         if labelled.any():
             gone = f"{name} learned the labels of {labelled.sum():,} of the {len(labelled):,} rows"
-            rest = rest.only(~labelled)
+            rest, _, _ = without(rest, each.has_labels)
             if rest is None:
                 return Untaught(
-                    None, notes, f"{gone}, itself or through its base or teacher, and too few others are left"
+                    None, notes, f"{gone}, itself or through its base or teacher, and the others cannot judge alone"
                 )
             notes.append(f"{gone}, itself or through its base or teacher; these do not judge")
         if trained := int((seen & ~labelled).sum()):

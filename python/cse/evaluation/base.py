@@ -284,6 +284,8 @@ class Evaluation(WithOptions, ABC):
 
     def __init__(self, options: Any, data: Any) -> None:
         self.options, self.data = options, data
+        self.source = data
+        """Where the data come from, also of an evaluation that ``only`` made."""
 
     def describe(self) -> str:
         """Returns what the data can show and how they judge, for the header of a run; "" if there is nothing to say."""

@@ -80,17 +80,17 @@ def columns_of(evaluation: Evaluation) -> tuple[str, dict[str, Sequence[str]], d
 
 
 def write_judges(
-    run: Path, evaluations: Iterable[Evaluation], named: Mapping[str, Evaluation], sources: list[Source], inline: bool
+    run: Path, evaluations: Iterable[Evaluation], suites: Iterable[str], sources: list[Source], inline: bool
 ) -> None:
-    """Writes ``judges.json``; ``named`` are the suites of ``--judge`` by name. With ``inline``, the texts are stored,
-    because they are in no file. What trains encoders of its own to judge cannot judge others and is left out."""
-    names = {id(each): name for name, each in named.items()}
+    """Writes ``judges.json``; ``suites`` are the names of those of ``--judge``, "" of what was held out. With
+    ``inline``, texts are stored, because they are in no file. What trains encoders of its own is left out.
+    """
     judges: list[Kept] = []
     texts: dict[str, None] = {}
-    for each in evaluations:
-        if id(each) in names:
-            path = str(Path(each.data).absolute())
-            judges.append({"suite": names[id(each)], "data": path, "options": asdict(each.options)})
+    for each, suite in zip(evaluations, suites, strict=True):
+        if suite:  # rows that are left out now are left out again when it is opened
+            path = str(Path(each.source).absolute())
+            judges.append({"suite": suite, "data": path, "options": asdict(each.options)})
         elif (found := columns_of(each)) is not None:
             title, columns, numbers = found
             keys = {name: hexadecimal(row_keys(list(column))) for name, column in columns.items()}
@@ -121,7 +121,7 @@ def _absolute(path: str) -> str:
 
 def read_judges(run: Path, data: str | PathLike[str] | None = None) -> tuple[list[Evaluation], list[str]] | None:
     """Returns the evaluations that judged a run, and remarks on rows that were not found; None if it has no
-    ``judges.json``. With ``data``, texts are looked for in this table instead of the files of the run."""
+    ``judges.json``. Texts are also looked for in the table ``data``, which replaces files that no longer exist."""
     path = run / JUDGES
     if not path.is_file():
         return None
@@ -129,7 +129,8 @@ def read_judges(run: Path, data: str | PathLike[str] | None = None) -> tuple[lis
     sources = stored["sources"]
     if data is not None:
         columns = dict.fromkeys(source["column"] for source in sources if source.get("column"))
-        sources = [{"path": str(data), "column": column} for column in columns]
+        moved: list[Source] = [{"path": str(data), "column": column} for column in columns]
+        sources = [*moved, *(source for source in sources if Path(find_again(source["path"])).exists())]
     texts = dict(zip(hexadecimal(row_keys(stored["texts"])), stored["texts"], strict=True))
     wanted = {key for judge in stored["judges"] for keys in judge.get("keys", {}).values() for key in keys} - {*texts}
     notes, evaluations = [], []
@@ -140,7 +141,12 @@ def read_judges(run: Path, data: str | PathLike[str] | None = None) -> tuple[lis
             raise InputError(f"{path}: is damaged; restore it, or train the run again") from None
         texts |= _found(sources, keys, run)
     for judge in stored["judges"]:
-        rest, missing, total = _opened(judge, texts)
+        try:
+            rest, missing, total = _opened(judge, texts, run, data)
+        except (KeyError, IndexError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{path}: is damaged; restore it, or train the run again") from None
         if missing:
             where = ", ".join(dict.fromkeys(source["path"] for source in sources))
             changed = ", which has changed since" if any(map(_has_changed, sources)) else ""
@@ -153,8 +159,10 @@ def is_table_of(run: Path, data: str) -> bool:
     """Returns whether a table has the column of the texts of a run, so that these may be found in it."""
     if not ((run / JUDGES).is_file() and tables.is_table(data)):
         return False
-    columns = {source.get("column") for source in io.read_json(run / JUDGES, Judges)["sources"]}
-    return bool(columns & {*tables.column_names(data)})
+    stored = io.read_json(run / JUDGES, Judges)
+    columns = {source.get("column") for source in stored["sources"]}
+    columns |= {judge.get("options", {}).get("column") for judge in stored["judges"]}
+    return bool((columns - {None}) & {*tables.column_names(data)})
 
 
 def _has_changed(source: Source) -> bool:
@@ -188,12 +196,17 @@ def _found(sources: Iterable[Source], wanted: Keys, run: Path) -> dict[str, str]
     return texts
 
 
-def _opened(judge: Kept, texts: Mapping[str, str]) -> tuple[Evaluation | None, int, int]:
+def _opened(
+    judge: Kept, texts: Mapping[str, str], run: Path, data: str | PathLike[str] | None
+) -> tuple[Evaluation | None, int, int]:
     """Returns an evaluation with the texts that were found, or None if too few were; the number of examples whose texts
     were not found, and of all."""
     if "data" in judge:
         kind = EVALUATIONS.get(judge["suite"])
-        return kind(parse_options(judge["suite"], kind.Options, judge.get("options", {})), judge["data"]), 0, 0
+        place = judge["data"] if data is None or Path(judge["data"]).exists() else str(data)
+        if not Path(place).exists():
+            raise InputError(f"{run}: {place}, which judged it, is not there; put it back, or name it with --data")
+        return kind(parse_options(judge["suite"], kind.Options, judge.get("options", {})), place), 0, 0
     known, numbers = judge.get("keys", {}), judge.get("numbers", {})
     columns = {name: [texts.get(key) for key in keys] for name, keys in known.items()}
     evaluation: Evaluation

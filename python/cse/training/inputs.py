@@ -76,8 +76,8 @@ def taught_by_model(model: Any) -> Taught:
     """As ``cse.encoder.taught.taught_of``; also for runs of earlier versions, which have no ``seen.npy``: what their
     tables say, if these have not changed."""
     run = taught.run_of(model) if isinstance(model, (str, Path)) else None
-    if run is None or (run / SEEN).is_file():
-        return taught_of(model)
+    if run is None or (run / SEEN).is_file() or taught.declared(run / "best"):
+        return taught_of(model)  # of a run of this version that has lost the file, labels of unknown texts taught it
     again = "train it again, or compare it by rows that are not in its table, with a copy of best/ elsewhere"
     try:
         inputs = Inputs.of(str(run))
@@ -93,5 +93,5 @@ def taught_by_model(model: Any) -> Taught:
             f"{run}: an earlier version of cse trained this run and did not keep what taught it, and its data have "
             f"changed since; {again}"
         )
-    earlier = [taught_by_model(name) for name in inputs.models() if taught.run_of(name) is not None]
+    earlier = [taught_by_model(name) for name in inputs.models()]
     return inputs.taught.after(earlier)

@@ -16,14 +16,14 @@ from ..data.corpus import Corpus
 from ..encoder.base import NotFinite
 from ..encoder.taught import Taught
 from ..errors import EqualVectors, InputError
-from ..evaluation.apart import untaught
+from ..evaluation.apart import Untaught, untaught, without
 from ..evaluation.base import FEWEST, Encodes, Evaluation, Report, Sample
 from ..evaluation.labels import CrossFitted
 from ..evaluation.options import STSOptions
 from ..evaluation.significance import CANNOT_TELL, WORSE, baselines, scores_of
 from ..evaluation.sts import STS
 from ..evaluation.verdict import NOT_JUDGED, Verdict, judge
-from ..identity import row_keys
+from ..identity import Keys, row_keys
 from .data import TrainingData
 from .remarks import check
 from .selection import EvaluationData, Selector
@@ -54,6 +54,7 @@ class Judge:
     unjudged: str = ""  # why the column of labels that was named does not judge; else empty
     notes: Sequence[str] = ()  # what the base and the teachers were trained on, and what does not judge for it
     unknown: bool = False  # whether labels of texts that are not known taught the base or a teacher
+    suites: Sequence[str] = ()  # of each evaluation, the name of the suite of --judge; "" of what was held out
     advice: str = f"to judge it: {QUERIES}"  # how to get a verdict, if there is nothing to judge by
     before: list[Sample] = field(default_factory=list)  # the samples of the encoder before training
 
@@ -62,13 +63,18 @@ class Judge:
         """Returns the judge of a run from what it is evaluated on, its data, and what taught it and, by name, the base
         model and the models that teach the run: rows whose labels taught one of these do not judge."""
         sets = evaluated.judging.items()
+        selecting = row_keys([text for each in evaluated.pairs.values() for text in (*each.left, *each.right)])
         halves = [STS(STSOptions(), {f"half of {Path(name).name}": pairs}) for name, pairs in sets]
         own = data.evaluations()
         held_out = [*halves, *own] if data.labelled else [*own, *halves]
         # What is held out is not what teaches, or is judged by encoders that are trained without it.
-        apart = [untaught(each, {**earlier, "this run": taught}) for each in evaluated.judges.values()]
+        apart = [
+            unselected(untaught(each, {**earlier, "this run": taught}), selecting) for each in evaluated.judges.values()
+        ]
         apart += [untaught(each, earlier) for each in held_out]
+        named = [*evaluated.judges, *("" for _ in held_out)]
         ordered = [each.evaluation for each in apart if each.evaluation is not None]
+        suites = [name for name, each in zip(named, apart, strict=True) if each.evaluation is not None]
         unjudged = data.unjudged or next((each.fault for each in apart if each.fault), "")
         ways = [f"--labels {name}" for name in data.likely] or [LABELS]
         if data.labelled:
@@ -77,7 +83,7 @@ class Judge:
             ways = [MORE]
         notes = list(dict.fromkeys(note for each in apart for note in each.notes))
         unknown = any(each.unknown for each in earlier.values())
-        return cls(ordered, unjudged, notes, unknown, f"to judge it: {'; or '.join([*ways, QUERIES])}")
+        return cls(ordered, unjudged, notes, unknown, suites, f"to judge it: {'; or '.join([*ways, QUERIES])}")
 
     def begin(self, encoder: Encodes) -> None:
         """Evaluates the encoder before training; raises ``InputError`` for an evaluation that compares no examples."""
@@ -94,7 +100,7 @@ class Judge:
 
     def reports(self, encoder: Encodes, by_fold: ByFold | None = None) -> list[Report]:
         """Returns the reports of all evaluations for an encoder; with ``by_fold``, folds have encoders of their own."""
-        return [each.judged(encoder, by_fold) for each in self.evaluations]
+        return distinguished([each.judged(encoder, by_fold) for each in self.evaluations], self.evaluations)
 
     def write(self, run: Path) -> None:
         """Writes the values of the encoder before training to ``before.json``, for a resumed run."""
@@ -135,9 +141,40 @@ class Judge:
         return concluded(before, reports, notes, [self.unknown and each.by_labels for each in self.evaluations])
 
 
+def unselected(found: Untaught, selecting: Keys) -> Untaught:
+    """Returns a judge without the examples of which a text selected best/."""
+    if found.evaluation is None or not len(selecting):
+        return found
+    rest, count, total = without(found.evaluation, lambda texts: np.isin(row_keys(texts), selecting))
+    said = f"{count:,} of the {total:,} examples of --judge do not judge, because they selected best/"
+    if rest is None:
+        return Untaught(None, found.notes, said)
+    return Untaught(rest, [*found.notes, *([said] if count else [])])
+
+
+def distinguished(reports: Sequence[Report], evaluations: Sequence[Evaluation]) -> list[Report]:
+    """Returns the reports, in which measures of the same name, as of two tables with the same column, have the name of
+    the data added."""
+    known: set[str] = set()
+    changed = []
+    for report, each in zip(reports, evaluations, strict=True):
+        names = {sample.task for sample in (*report.samples, *report.beside)}
+        if names & known:
+            where = Path(each.source).name if isinstance(each.source, (str, Path)) else "held-out rows"
+            samples, beside = (
+                [replace(sample, task=f"{sample.task} ({where})") for sample in side]
+                for side in (report.samples, report.beside)
+            )
+            report = replace(report, samples=samples, beside=beside)
+        known |= names
+        changed.append(report)
+    return changed
+
+
 def accents(evaluations: Iterable[Evaluation], corpus: Corpus, rows: npt.NDArray[np.int64], tokenizer: Any) -> str:
     """Returns how many examples that judge differ from a text of the rows only in accents, if the tokenizer drops
     these, so that the model was trained on the same tokens; "" if there are none."""
+    apart = [each for each in evaluations if not each.trains]
     if tokenizer("\u00e9\u00fc")["input_ids"] != tokenizer("eu")["input_ids"]:
         return ""
 
@@ -145,10 +182,13 @@ def accents(evaluations: Iterable[Evaluation], corpus: Corpus, rows: npt.NDArray
         return "".join(each for each in unicodedata.normalize("NFD", text) if unicodedata.category(each) != "Mn")
 
     accented = [plain(text) for text in corpus.take(rows) if not text.isascii()]
-    keys = np.concatenate([corpus.row_keys()[rows], row_keys(accented)])
-    count = sum(
-        int(each.known(lambda texts: np.isin(row_keys([*map(plain, texts)]), keys)).sum()) for each in evaluations
-    )
+    own = corpus.row_keys()[rows]
+    keys = np.concatenate([own, row_keys(accented)])
+
+    def differs(texts: list[str]) -> npt.NDArray[np.bool_]:
+        return np.isin(row_keys([*map(plain, texts)]), keys) & ~np.isin(row_keys(texts), own)
+
+    count = sum(int(each.known(differs).sum()) for each in apart)
     if not count:
         return ""
     return f"{count:,} examples judge that differ from a text to train on only in accents, which the model drops"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -105,6 +105,10 @@ def train(
         return trained(config, world, shown, None if resume is None else Path(resume), rows, known)
 
 
+def _without(table: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name not in {*names}}
+
+
 def trained(
     config: TrainConfig,
     world: World,
@@ -119,16 +123,18 @@ def trained(
 
     def without(folder: Path, rows: npt.NDArray[np.int64], quiet: Callback) -> Encodes:
         begun = folder if list_checkpoints(folder) else None
-        named = {judge.partition("=")[0] for judge in config.judges}  # which do not judge the encoder of a fold
         changes: dict[str, Any] = {
             "output": str(folder.parent),
             "name": folder.name,
             "judges": (),
             "judged_queries": None,
             "data": None,
-            "options": {name: table for name, table in config.options.items() if name not in named},
+            "options": _without(config.options, config.suites),
         }
-        own = resumed_config(folder) if begun else config.replace(**changes)
+        # The values that were given name the judges too, which do not judge the encoder of a fold.
+        given = _without(config.given or {}, ("judges", "judged_queries", "data"))
+        given["options"] = _without(given.get("options", {}), config.suites)
+        own = resumed_config(folder) if begun else config.replace(**changes, given=given)
         with closing(Callbacks([LOGGERS.get("jsonl")(), quiet])) as watching:
             trained(own, World(), watching, begun, texts, labels, rows)
         return Encoder(folder / "best", device=config.device)

@@ -26,6 +26,7 @@ from ..encoder.trained import SentenceEncoder, check_mask, load_encoder
 from ..errors import InputError, for_markdown
 from ..evaluation.kept import sources_of
 from ..hooks import ENCODER_METHODS, FEATURE_AUGMENTATIONS, HOOKS
+from ..io import contents
 from ..losses import CONTRASTIVE, CONTRASTIVE_LOSSES, LOSS_TERMS, TEACHER
 from ..losses.base import BatchTerm, LossTerm
 from ..losses.options import ContrastiveOptions
@@ -85,6 +86,10 @@ def prepare(
     context = Context(device=device, part=world.part, model=model, progress=progress, cache=settings.data.cache)
     for path in methods.imports:
         context.depends_on(path)
+    for path in (judge.partition("=")[2] for judge in settings.evaluation.judges):
+        for file in sorted(contents(Path(path))) if Path(path).is_dir() else [""]:
+            if Path(path).exists():
+                context.depends_on(Path(path, file) if file else path)
     index = open_index(settings.data, methods, folder, context, in_memory=texts is not None)
     whole = is_published(settings.given.get("preset"))
     evaluated = open_evaluation(settings.evaluation, settings.options, settings.data.column, whole)

@@ -116,6 +116,9 @@ def compare_command(
         from ...evaluation.kept import is_table_of
 
         if data is None or any(is_table_of(Path(run), data) for run in runs):
+            without_effect = {"--set": settings, "--seeds": seeds, "--allow-partial": allow_partial}
+            if unused := [flag for flag, given in without_effect.items() if given]:
+                raise InputError(f"{unused[0]} has no effect on runs, which are compared by what judged them; omit it")
             compare_by_runs(runs, data, ranked, encoder, as_json, markdown)
             return
     if data is None:
@@ -234,7 +237,11 @@ def compare_by_labels(
             for number, (system,) in enumerate(sides):
                 progress(number, len(sides))
                 costs.append(choice.cost_of(opened(system, **loading), suite.texts.texts))
-        advice = choice.recommend(names, [each.reports["labels"] for (each,) in evaluated], costs)
+        unknown = [name for name, (each,) in zip(names, evaluated, strict=True) if each.undecided]
+        if unknown:
+            advice = f"none is recommended: labels of texts that are not known taught {', '.join(unknown)}"
+        else:
+            advice = choice.recommend(names, [each.reports["labels"] for (each,) in evaluated], costs)
     if as_json:
         records = [{"a": names[0], "b": name, "tasks": each.tasks, "verdict": word} for name, each, word in found]
         listed = [{"model": name, **vars(cost)} for name, cost in zip(names, costs, strict=bool(costs))]

@@ -338,7 +338,7 @@ def describe(run: Run) -> None:
         }
     write_taught(run.folder, run.taught)
     in_memory = any(source["path"] == IN_MEMORY for source in run.sources)
-    write_judges(run.folder, run.judge.evaluations, run.evaluation.judges, run.sources, inline=in_memory)
+    write_judges(run.folder, run.judge.evaluations, run.judge.suites, run.sources, inline=in_memory)
     io.write_text(run.folder / CONFIG, run.settings.to_toml())
     io.write_text(run.folder / "environment.json", io.dumps(environment, indent=2) + "\n")
     io.write_text(run.folder / "data.json", io.dumps(data) + "\n")

@@ -121,6 +121,12 @@ class Settings(Data, Model, Methods, Loss, Optimisation, Evaluation, Output):
         return tuple(dict.fromkeys((*self.loss_terms, *self.more_loss_terms)))
 
     @property
+    def suites(self) -> tuple[str, ...]:
+        """The suites of ``--judge``, and that of ``--judged-queries``."""
+        named = tuple(judge.partition("=")[0] for judge in self.judges)
+        return named if self.judged_queries is None else (*named, "retrieval")
+
+    @property
     def methods(self) -> dict[str, Registry[Any]]:
         """The registries of the methods that the settings name, by method name."""
         terms = self.all_terms if self.loss in CONTRASTIVE_LOSSES else (self.loss, *self.all_terms)
@@ -130,7 +136,7 @@ class Settings(Data, Model, Methods, Loss, Optimisation, Evaluation, Output):
             ENCODER_METHODS: self.encoder_methods,
             HOOKS: (self.anchor_hook, self.positive_hook),
             LOSS_TERMS: terms,
-            EVALUATIONS: tuple(judge.partition("=")[0] for judge in self.judges),
+            EVALUATIONS: self.suites,
         }
         return {name: table for table, names in tables.items() for name in names if name is not None}
 
