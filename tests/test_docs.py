@@ -280,7 +280,8 @@ def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
     assert len(whole["setfit"]) == len(re.findall(r"^\| .*\d \|$", setfit, re.MULTILINE))
     for name, label in (("trec", "TREC"), ("cr", "CR")):
         runs = [run["difference"] for key, run in whole["permuted"].items() if key.startswith(f"{name}/")]
-        assert f"{min(runs):+.1f} to {max(runs):+.1f} on {label} ({len(runs)} seeds)" in " ".join(setfit.split())
+        assert f"by {min(runs):+.1f} to {max(runs):+.1f} on {label} ({len(runs)} seeds)" in " ".join(setfit.split())
+    assert all(run["low"] <= 0 for run in whole["permuted"].values())
     for name, row in rows.items():
         found = stored_result("teacher.json")["means"][f"teacher/{name}"]
         changes = rf"{found['neighbours']:+.1f} | {found['linear']:+.1f} | {found['seeds']}"
