@@ -17,7 +17,6 @@ import click
 from cse.cli import group
 from cse.cli.command import Command
 from cse.cli.commands.train import setting_options
-from cse.evaluation import EVALUATIONS
 from cse.options import Option, options_of
 from cse.training.settings.declared import GROUPS
 from cse.training.settings.names import TABLES, method_flags
@@ -132,7 +131,7 @@ def methods() -> str:
         table.kind: {
             name: {"summary": table.get(name).summary, "measured": measured(name, tables)} for name in table.names()
         }
-        for table in (*TABLES, EVALUATIONS)
+        for table in TABLES
     }
     return json.dumps(kinds, indent=1, ensure_ascii=False) + "\n"
 

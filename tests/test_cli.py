@@ -57,6 +57,8 @@ def test_large_packages_are_imported_only_where_they_are_used(sample, tmp_path):
     _, packages, printed = run_and_list_imports("methods")
     assert "torch" not in packages
     assert "loss term:\n" in printed
+    listed = re.findall(r"^  \S+ .*", printed, re.MULTILINE)
+    assert len(listed) == len({*listed}) > 40
     change = r"\(UNA\) \(\+0\.31 \[\+0\.07, \+0\.53\], compared with the standard loss, each at its best temperature\)"
     assert re.search(f"^  una .*{change}", printed, re.MULTILINE)
 

@@ -140,9 +140,9 @@ def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
     changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
     if before != now:
         same = before.get("labels") == now.get("labels")
-        what = changed[0] if changed else "the corpus or the index" if same else "the column of labels"
-        if before.get("model") != now.get("model"):
-            what = "the base model"
+        base = before.get("model") == now.get("model")
+        what = "the corpus or the index" if same else "the column of labels"
+        what = changed[0] if changed else what if base else "the base model"
         raise InputError(f"{where}: {what} has changed since the run began; restore it, or start a new run")
 
 

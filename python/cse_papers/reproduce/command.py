@@ -222,10 +222,11 @@ def show_list(table: Table | None, as_json: bool) -> None:
 def papers() -> int:
     """Returns the number of papers whose methods of training this package has: that of the modules with such methods,
     since each paper has one module."""
+    from cse.evaluation import EVALUATIONS
     from cse.registry import declared
     from cse.training.settings.names import TABLES
 
-    modules = {point.module for table in TABLES for point in declared(table.group)}
+    modules = {point.module for table in TABLES if table is not EVALUATIONS for point in declared(table.group)}
     return sum(module.startswith("cse_papers.") for module in modules)
 
 

@@ -13,6 +13,7 @@ from ...augment import AUGMENTATIONS, PAIRS_POSITIVE
 from ...losses import CONTRASTIVE_LOSSES, LOSS_TERMS
 from ...options import Imports, Opt, options_of, phrase
 from ...registry import Registry
+from ...training.settings.names import TABLES
 from .. import printing
 from ..command import command
 from ..options import AsJson
@@ -48,7 +49,7 @@ def methods_command(
     from ...errors import InputError, visible
 
     methods = []
-    for table in tables():
+    for table in TABLES:
         if name in table.names():
             method = table.get(name)
             described = {
@@ -83,13 +84,6 @@ def methods_command(
         out.print(grid)
 
 
-def tables() -> list[Registry[Any]]:
-    from ...evaluation import EVALUATIONS
-    from ...training.settings.names import TABLES
-
-    return [*TABLES, EVALUATIONS]
-
-
 def own(table: Registry[Any], name: str) -> dict[str, str]:
     """Returns what is listed of a method that is not part of cse: its summary, if a file of --import registered it."""
     return {"summary": table.get(name).summary if name in table.registered else "", "measured": ""}
@@ -100,7 +94,7 @@ def list_methods(as_json: bool) -> None:
     stored = json.loads((files("cse") / "resources" / "methods.json").read_text(encoding="utf8"))
     listed = [
         {"name": name, "kind": table.kind, **(stored.get(table.kind, {}).get(name) or own(table, name))}
-        for table in tables()
+        for table in TABLES
         for name in table.installed()
     ]
     lines = []
