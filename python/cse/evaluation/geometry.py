@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -215,7 +216,7 @@ class PairSearch(Evaluation):
         return seen(self.columns[0]) | seen(self.columns[1])
 
     def only(self, kept: Mask) -> PairSearch | None:
-        left, right = ([text for text, keep in zip(each, kept, strict=True) if keep] for each in self.columns)
+        left, right = (list(compress(each, kept)) for each in self.columns)
         return PairSearch(self.options, (left, right)) if len(left) >= FEWEST else None
 
     def work(self) -> int:

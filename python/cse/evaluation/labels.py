@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -56,8 +57,7 @@ class LabelledTexts:
 
     def only(self, kept: Mask) -> LabelledTexts:
         """Returns these with the texts of a mask only."""
-        texts = [text for text, keep in zip(self.texts, kept, strict=True) if keep]
-        return replace(self, texts=texts, labels=self.labels[kept])
+        return replace(self, texts=list(compress(self.texts, kept)), labels=self.labels[kept])
 
 
 def neighbours(
@@ -397,7 +397,7 @@ class Labels(Evaluation):
                 rest, notes=[*rest.notes, f"labels of fewer than {FEWEST} of the other rows do not judge: {gone}"]
             )
             known = np.isin(rest.labels_of_others, frequent)
-            others = [text for text, keep in zip(rest.others, known, strict=True) if keep]
+            others = list(compress(rest.others, known))
             rest = replace(rest, others=others, labels_of_others=rest.labels_of_others[known])
         return Labels(self.options, rest)
 

@@ -223,9 +223,8 @@ def compare_results(sides: Sequence[Sequence[EvaluationResult]], seeds: bool) ->
             uncertain += found if any(name in result.undecided for result in (*before, *after)) else []
             records += found
         compared.append(records)
-    adjust(
-        [record for records in compared for record in records]
-    )  # all that is compared in one command is one family of tests
+    # All that is compared in one command is one family of tests.
+    adjust([record for records in compared for record in records])
     undecided(uncertain)
     comparisons = []
     for after, records in zip(others, compared, strict=True):

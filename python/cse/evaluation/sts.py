@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -216,10 +217,7 @@ class STS(Evaluation):
         if not len(kept):
             return self
         ((task, pairs),) = self.tasks
-        left, right = (
-            [text for text, keep in zip(each, kept, strict=True) if keep] for each in (pairs.left, pairs.right)
-        )
-        rest = Pairs(pairs.gold[kept], left, right)
+        rest = Pairs(pairs.gold[kept], *(list(compress(each, kept)) for each in (pairs.left, pairs.right)))
         return STS(self.options, {task.title: rest}) if len(set(rest.gold)) > 1 else None
 
     def columns(self) -> list[list[str]]:

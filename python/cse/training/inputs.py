@@ -61,8 +61,7 @@ class Inputs:
     @property
     def taught(self) -> Taught:
         """What the encoder of the run was taught, without what had taught its base and its teachers."""
-        selecting = [text for each in self.evaluated.pairs.values() for text in (*each.left, *each.right)]
-        return self.data.taught(selecting, self.context.classes)
+        return self.data.taught(self.evaluated.selecting, self.context.classes)
 
     def models(self) -> list[str]:
         """Returns the names of the base model, of a second encoder, and of the models that methods name."""

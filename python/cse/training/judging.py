@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -63,7 +64,7 @@ class Judge:
         """Returns the judge of a run from what it is evaluated on, its data, and what taught it and, by name, the base
         model and the models that teach the run: rows whose labels taught one of these do not judge."""
         sets = evaluated.judging.items()
-        selecting = row_keys([text for each in evaluated.pairs.values() for text in (*each.left, *each.right)])
+        selecting = row_keys(evaluated.selecting)
         halves = [STS(STSOptions(), {f"half of {Path(name).name}": pairs}) for name, pairs in sets]
         own = data.evaluations()
         held_out = [*halves, *own] if data.labelled else [*own, *halves]
@@ -200,14 +201,15 @@ def concluded(
     """Returns the verdict from the samples of one encoder, and the reports of the same evaluations for the other;
     ``undecided`` are evaluations that cannot decide (``evaluation.apart``)."""
     notes = [*(note for report in after for note in report.notes), *notes]
-    without = [sample for report in after for sample in report.beside]
-    beside = baselines(without)
+    beside = baselines([sample for report in after for sample in report.beside])
     uncertain = {
         sample.task for report, each in zip(after, undecided, strict=False) if each for sample in report.samples
     }
-    scores = scores_of([each for each in samples_of(after) if each.classes is not None])
-    if scores and (more := [name for name, score in scores_of(without).items() if score > max(scores.values())]):
-        notes.append(f"{' and '.join(more)}, without an encoder, is better than this encoder by either measure")
+    for report in after:  # each by the measures on its own rows
+        best = max(scores_of([each for each in report.samples if each.classes is not None]).values(), default=math.inf)
+        more = [name for name, score in scores_of(report.beside).items() if score > best]
+        if more:
+            notes.append(f"{' and '.join(more)}, without an encoder, scores higher than this encoder by each measure")
     return judge(before, samples_of(after), notes, beside, uncertain)
 
 

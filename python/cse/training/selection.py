@@ -175,6 +175,11 @@ class EvaluationData:
     judges: dict[str, Evaluation]  # suites on further data that judge it, by name
     tasks: list[tuple[Task, Pairs]]  # STS tasks on which best/ is evaluated at the end
 
+    @property
+    def selecting(self) -> list[str]:
+        """The texts whose scores select best/."""
+        return [text for each in self.pairs.values() for text in (*each.left, *each.right)]
+
     def selector(
         self,
         encoder: SentenceEncoder,

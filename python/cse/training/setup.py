@@ -118,8 +118,7 @@ def prepare(
     state = build_state(settings, built, data, evaluated, negatives, len(rows))
     models = dict.fromkeys(filter(None, (settings.model.model, methods.positive_encoder, *context.models)))
     earlier = {name: taught_by_model(name) for name in models if name != "copy"}
-    selecting = [text for each in evaluated.pairs.values() for text in (*each.left, *each.right)]
-    own = data.taught(selecting, context.classes)
+    own = data.taught(evaluated.selecting, context.classes)
     judge = Judge.of(evaluated, data, own, earlier)
     taught = own.after(earlier.values())
     declare(built.encoder.backbone.config, taught.columns)
