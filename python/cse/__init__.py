@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ._core import __version__
 
 if TYPE_CHECKING:
+    from .classifier.classifier import Classifier
     from .encoder.encoder import Encoder
     from .errors import InputError
     from .evaluation.run import Comparison, EvaluationResult, compare, evaluate
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Callback",
+    "Classifier",
     "Comparison",
     "Encoder",
     "EvaluationResult",
@@ -44,6 +46,7 @@ __all__ = [
 _MODULES = {
     "Callback": ".training.callbacks",
     "ProgressCallback": ".training.callbacks",
+    "Classifier": ".classifier.classifier",
     "Comparison": ".evaluation.run",
     "Encoder": ".encoder.encoder",
     "EvaluationResult": ".evaluation.run",

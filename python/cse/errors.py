@@ -90,9 +90,9 @@ def check_texts(texts: Iterable[str], name: str = "texts") -> list[str]:
     return [str(text) for text in listed]  # NumPy's str_ becomes str
 
 
-def check_labels(labels: Iterable[Any], count: int) -> list[str]:
-    """Returns the labels of ``count`` texts as text; "" for None, NaN and missing values of pandas. Scalars of NumPy
-    and torch are their values, and bytes are UTF-8."""
+def check_labels(labels: Iterable[Any], count: int) -> list[Any]:
+    """Returns the labels of ``count`` texts; "" for None, NaN and missing values of pandas. Scalars of NumPy and torch
+    are their values, bytes are UTF-8, and other objects than numbers and truth values are their text."""
     listed = check_list(labels, "labels", "labels")
     if len(listed) != count:
         raise InputError(f"labels: there must be one for each of the {count:,} texts, got {len(listed):,}")
@@ -107,7 +107,7 @@ def check_labels(labels: Iterable[Any], count: int) -> list[str]:
         if isinstance(value, (bytes, bytearray)):
             value = value.decode("utf8", "replace")
         none = value is None or type(value).__name__ in ("NAType", "NaTType") or value != value
-        found.append("" if none else str(value))
+        found.append("" if none else value if isinstance(value, (bool, int, float)) else str(value))
     return found
 
 

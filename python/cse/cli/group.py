@@ -36,6 +36,8 @@ PLACES = {
     "encode": ("encode", "Encode sentences into embeddings."),
     "search": ("search", "Search the rows of a corpus by meaning."),
     "mine": ("search", "Make rows to train on from queries without labels."),
+    "predict": ("predict", "Label the rows of a table by the classifier of a run."),
+    "draw": ("predict", "Draw rows to label at random."),
     "export": ("export", "Export an encoder to ONNX, or make a fast static encoder of it."),
     "methods": ("methods", "List augmentations, loss terms and evaluations with their options."),
 }

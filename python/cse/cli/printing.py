@@ -1,20 +1,18 @@
-"""Console output: results on standard output, everything else on standard error; and tables written to files."""
+"""Console output: results on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ..errors import OBEYED, InputError, shortened, visible
-from ..io import dumps, write_atomically
+from ..io import dumps
 
 if TYPE_CHECKING:
     from ..augment.base import Example
@@ -158,27 +156,3 @@ def check_table(output: str, flag: str = "-o") -> None:
     check_suffix(output, ".csv", ".jsonl", flag=flag)
     if not Path(output).absolute().parent.is_dir():
         raise InputError(f"{flag} {output}: its folder does not exist; create it first")
-
-
-def write_table(output: str | Path, names: Sequence[str], records: Iterable[Sequence[Any]]) -> int:
-    """Writes records to a file that ``check_table`` accepts, one at a time; returns their number."""
-
-    count = 0
-
-    def write(file: BinaryIO) -> None:
-        nonlocal count
-        text = io.TextIOWrapper(file, encoding="utf8", newline="")
-        try:
-            as_json, table = Path(output).suffix == ".jsonl", csv.writer(text, lineterminator="\n")
-            if not as_json:
-                table.writerow(names)
-            for count, record in enumerate(records, 1):  # noqa: B007
-                if as_json:
-                    text.write(dumps(dict(zip(names, record, strict=True))) + "\n")
-                else:
-                    table.writerow(record)
-        finally:
-            text.detach()  # writes what is buffered, and leaves the file open
-
-    write_atomically(output, write)
-    return count

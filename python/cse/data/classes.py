@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from .._core import collapsed
 from ..errors import InputError
 from . import readers, tables
 from .corpus import Corpus
-from .pairs import values_of
+from .pairs import check_column
 
 # Rows that are read to see whether a column looks like labels, and the length of its longest value.
 SAMPLE_ROWS, LONGEST = 2000, 60
@@ -54,6 +55,8 @@ class Classes:
     names: list[str]
     of_rows: npt.NDArray[np.int64]
     """``(N,)`` position in ``names`` of the label of each row; -1: none."""
+    values: list[Any] = field(default_factory=list)
+    """The first cell of each label, with its spelling and type: text, an integer, a number or a truth value."""
 
     def only(self, rows: npt.NDArray[np.int64]) -> Classes:
         """Returns the classes in which only these rows have a label."""
@@ -89,13 +92,20 @@ def read_classes(corpus: Corpus, column: str, flag: str) -> Classes:
             f"{flag}: {others[0]} is not a table with such a column; name a table, and --column of its text"
         )
     paths = [readers.find_again(file.path) for file in corpus.files]
-    return classes_of(corpus, column, values_of(paths, flag, column, corpus.max_line_bytes))
+    for path in paths:
+        check_column(path, flag, column, corpus.max_line_bytes)
+    cells = (tables.raw_values(path, column, corpus.max_line_bytes) for path in paths)
+    return classes_of(corpus, column, chain.from_iterable(cells))
 
 
-def classes_of(corpus: Corpus, column: str, labels: Iterable[str]) -> Classes:
-    """Returns the classes of the rows of a corpus from their labels, "" for none. Rows with the same text have the same
-    class: none if the text is blank, occurs with two labels or only without one."""
-    values = [label_of(value) for value in labels]
+def classes_of(corpus: Corpus, column: str, labels: Iterable[Any]) -> Classes:
+    """Returns the classes of the rows of a corpus from their labels, of any type, None or "" for none. Rows with the
+    same text have the same class: none if the text is blank, occurs with two labels or only without one."""
+    values, spelled = [], dict[str, Any]()
+    for cell in labels:
+        text = tables.as_text(cell)
+        values.append(label_of(text))
+        spelled.setdefault(values[-1], cell if isinstance(cell, (bool, int, float)) else text.strip())
     names = sorted({*values} - {""})
     number = {name: place for place, name in enumerate(names)} | {"": -1}
     of_values = np.array([number[value] for value in values], dtype=np.int64)
@@ -106,7 +116,7 @@ def classes_of(corpus: Corpus, column: str, labels: Iterable[str]) -> Classes:
     np.minimum.at(lowest, text[given], of_values[rows[given]])
     np.maximum.at(highest, text[given], of_values[rows[given]])
     of_rows[rows] = np.where(lowest == highest, lowest, -1)[text]
-    return Classes(column, names, of_rows)
+    return Classes(column, names, of_rows, [spelled[name] for name in names])
 
 
 def likely_labels(corpus: Corpus) -> dict[str, int]:

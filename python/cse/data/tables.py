@@ -43,6 +43,10 @@ def has_header_line(path: str) -> bool:
     return _kind(path) in (".csv", ".tsv")
 
 
+def is_parquet(path: str) -> bool:
+    return _kind(path) == ".parquet"
+
+
 def _kind(path: str) -> str | None:
     stem, suffix = os.path.splitext(path.lower())
     if suffix in COMPRESSED:
@@ -51,7 +55,7 @@ def _kind(path: str) -> str | None:
 
 
 @contextmanager
-def _naming(path: str) -> Iterator[None]:
+def naming(path: str) -> Iterator[None]:
     """Context manager in which errors of pyarrow and of the file system name the table."""
     import pyarrow as pa
 
@@ -128,7 +132,7 @@ def column_names(path: str, wanted: str | None = None, most: int = MOST) -> list
         raise InputError(f"{path}: is not a table; give one of {', '.join(TABLES)}")
     if os.path.exists(path) and not os.path.isfile(path):
         raise InputError(f"{path}: is not a regular file, but a table is read several times; write it to a file first")
-    with _naming(path):
+    with naming(path):
         if _kind(path) == ".parquet":
             import pyarrow.parquet as pq
 
@@ -167,7 +171,7 @@ def plain_columns(path: str) -> list[str]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with _naming(path):
+    with naming(path):
         schema = pq.read_schema(path)
     tests = (
         pa.types.is_string,
@@ -182,7 +186,7 @@ def plain_columns(path: str) -> list[str]:
 def _cells(path: str, column: str, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[int, Any]]:
     """Yields the value of a column in each record, with the line of a csv, tsv or jsonl file, else the row."""
     most = max(MOST, max_line_bytes)
-    with _naming(path):
+    with naming(path):
         if _kind(path) == ".parquet":
             yield from enumerate(_parquet(path, column), 1)
             return
@@ -228,8 +232,18 @@ def _bytes(text: str) -> bytes:
 
 def column_values(path: str, column: str, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[str]:
     """Yields the values of a column of any type as text, one per row; "" for a missing value."""
+    yield from map(as_text, raw_values(path, column, max_line_bytes))
+
+
+def raw_values(path: str, column: str, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Any]:
+    """Yields the values of a column, one per row, with the types that the format of the table has."""
     for _, value in _cells(path, column, max_line_bytes):
-        yield "" if value is None else _bytes(str(value)).decode("utf8", "replace")
+        yield value
+
+
+def as_text(value: Any) -> str:
+    """Returns a value of a table as text; "" for None."""
+    return "" if value is None else _bytes(str(value)).decode("utf8", "replace")
 
 
 def lines_of(texts: Sequence[str]) -> tuple[str, int]:

@@ -102,13 +102,18 @@ def classified(
     return right / splits
 
 
-def logistic(rows: Any, labels: Rows) -> Callable[[Any], Any]:
-    """Fits a logistic regression, with C = 1 and rows weighted so that all labels have the same weight."""
+def regression(rows: Any, labels: Rows) -> Any:
+    """Fits a ``LogisticRegression``, with C = 1 and rows weighted so that all labels have the same weight."""
     from sklearn.linear_model import LogisticRegression
 
+    return LogisticRegression(max_iter=1000, class_weight="balanced").fit(rows, labels)
+
+
+def logistic(rows: Any, labels: Rows) -> Callable[[Any], Any]:
+    """Fits ``regression``, and returns its function from rows to labels."""
     if len(np.unique(labels)) < 2:
         return lambda rows: labels[:1].repeat(rows.shape[0])
-    return LogisticRegression(max_iter=1000, class_weight="balanced").fit(rows, labels).predict  # type: ignore[no-any-return]
+    return regression(rows, labels).predict  # type: ignore[no-any-return]
 
 
 def predict(known: npt.NDArray[np.floating], labels: Rows, vectors: npt.NDArray[np.floating]) -> Rows:
@@ -173,12 +178,13 @@ def capped(labels: Rows, most: int) -> Mask:
 
 
 def choose_labelled(
-    corpus: Corpus, classes: Classes, shares: Sequence[float] = SHARES, most: int = MOST_ROWS
+    corpus: Corpus, classes: Classes, shares: Sequence[float] = SHARES, most: int = MOST_ROWS, rare: bool = False
 ) -> tuple[LabelledTexts, Rows]:
     """Chooses the texts of the smallest hashes to be judged by their labels, the others of which predict these; returns
     them and their rows. Of several shares, the first one is taken with which most of the classes that can have
     ``FEWEST`` of the chosen texts do; those with fewer neither judge nor predict, since a label of one text would
-    outweigh the others in ``neighbours``. With fewer than two classes, raises ``TooFewLabels``."""
+    outweigh the others in ``neighbours``; with ``rare``, rows of these labels are also returned. With fewer than two
+    classes, raises ``TooFewLabels``."""
     rows, text, first, common = distinct_texts(corpus, classes)
     labels, apart = np.unique(classes.of_rows[first], return_inverse=True)[1], np.flatnonzero(~common)
     total, count, frequent = len(np.unique(labels)), 0, np.zeros(0, dtype=np.int64)
@@ -208,6 +214,8 @@ def choose_labelled(
         others = others[capped(labels[others], MOST_OTHERS)]
     texts, known = corpus.take(first[chosen]), corpus.take(first[others])
     judged = LabelledTexts(classes.column, texts, labels[chosen], known, labels[others], notes)
+    if rare:
+        chosen = np.union1d(chosen, apart[:count][~np.isin(labels[apart[:count]], frequent)])
     return judged, rows[np.isin(text, chosen)]
 
 
@@ -251,7 +259,7 @@ def distinct_texts(corpus: Corpus, classes: Classes) -> tuple[Rows, Rows, Rows, 
 def choose_folds(corpus: Corpus, classes: Classes, count: int | None) -> list[Fold]:
     """Divides the distinct texts with labels into ``count`` folds (None: ``FOLDS`` with fewer than ``ENOUGH`` texts,
     else none), of which each has equally many of each label; labels of fewer than ``FEWEST`` texts neither judge nor
-    predict. With fewer than two other labels, raises ``TooFewLabels``, or ``InputError`` if ``count`` was given."""
+    predict, but their rows are divided too. With fewer than two other labels, raises ``TooFewLabels``, or ``InputError`` if ``count`` was given."""
     rows, text, first, common = distinct_texts(corpus, classes)
     labels, given = classes.of_rows[first], count
     if count is None:
@@ -271,7 +279,9 @@ def choose_folds(corpus: Corpus, classes: Classes, count: int | None) -> list[Fo
     can = np.flatnonzero(frequent & ~common)
     judges = can[capped(labels[can], MOST_ROWS)]
     dealt = np.full(len(labels), -1)
-    dealt[judges[np.argsort(labels[judges], kind="stable")]] = np.arange(len(judges)) % count
+    rest = np.flatnonzero(~frequent & ~common)
+    every = np.concatenate([each[np.argsort(labels[each], kind="stable")] for each in (judges, rest)])
+    dealt[every] = np.arange(len(every)) % count
     texts = np.array(corpus.take(first), dtype=object)
     notes = classes.describe(distinct(corpus), least)
     if len(can) < len(labels):
@@ -280,7 +290,7 @@ def choose_folds(corpus: Corpus, classes: Classes, count: int | None) -> list[Fo
         notes.append(f"at most {MOST_ROWS:,} of these texts judge: of each label, those with the smallest hashes")
     folds = []
     for fold in range(count):
-        own, others = np.flatnonzero(dealt == fold), np.flatnonzero(frequent & (dealt != fold))
+        own, others = (np.flatnonzero(frequent & each) for each in (dealt == fold, dealt != fold))
         others = others[capped(labels[others], MOST_OTHERS)]
         sides = (list(texts[own]), labels[own], list(texts[others]), labels[others])
         folds.append(Fold(LabelledTexts(classes.column, *sides, notes), rows[dealt[text] == fold]))

@@ -34,6 +34,7 @@ from ..tfidf.index import TfidfIndex
 from .settings import declared
 
 if TYPE_CHECKING:
+    from ..classifier.labelled import Labelled
     from ..evaluation.base import Evaluation
     from ..evaluation.labels import Fold, LabelledTexts
     from .settings.given import TrainConfig
@@ -57,6 +58,7 @@ class TrainingData:
     likely: dict[str, int] = field(default_factory=dict)  # columns that look like labels, if none was named
     folds: list[Fold] = field(default_factory=list)  # of the rows with labels, if all of these teach
     labels: str = ""  # a hash of the labels of all rows; "" without labels
+    labelled_texts: Labelled | None = None  # what the classifier of the run is fitted to
 
     @property
     def columns(self) -> list[Corpus]:
@@ -207,7 +209,7 @@ def open_data(
     context: Context,
     progress: ProgressCallback,
     texts: Sequence[str] | None = None,
-    labels: Sequence[str] | None = None,
+    labels: Sequence[Any] | None = None,
     left_out: npt.NDArray[np.int64] | None = None,
 ) -> TrainingData:
     """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs`` and ``rows`` of ``context``.
@@ -228,6 +230,7 @@ def open_data(
     }
     labelled, rows, judged, unjudged, known = None, None, None, "", ""
     folds: list[Fold] = []
+    found: Labelled | None = None
     if settings.pairs:
         labelled = open_pairs(
             settings.pairs, settings.columns, settings.where, settings.min_score, progress=progress, **reading
@@ -238,6 +241,7 @@ def open_data(
         sentences = open_corpus(settings.corpus, settings.column, index, progress, texts, **reading)
     count = 0 if labelled is None else labelled.left_out  # by --where or --min-score
     if evaluation.labels is not None:
+        from ..classifier.labelled import labelled_texts
         from ..evaluation.labels import TooFewLabels, choose_folds, choose_labelled
 
         if texts is not None and labels is None:
@@ -255,9 +259,15 @@ def open_data(
             try:
                 folds = choose_folds(sentences, classes, evaluation.folds) if methods.learn else []
                 if not folds:
-                    judged, chosen = choose_labelled(sentences, classes)
+                    judged, chosen = choose_labelled(sentences, classes, rare=methods.learn)
             except TooFewLabels as few:
                 unjudged = str(few)
+            if not methods.learn:
+                found = labelled_texts(sentences, classes)
+            elif folds:
+                found = labelled_texts(sentences, classes, [fold.rows for fold in folds], "encoders")
+            else:
+                found = labelled_texts(sentences, classes, [chosen] if len(chosen) else [], "held out")
         rows, count = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
         if methods.learn:
             context.classes = classes.only(rows)
@@ -269,7 +279,7 @@ def open_data(
     split = replace(split, blank=split.blank - count)
     context.corpus, context.pairs, context.rows = sentences, labelled, split.train
     likely = likely_labels(sentences) if evaluation.labels is None and labelled is None else {}
-    return TrainingData(sentences, labelled, split, reading, judged, unjudged, likely, folds, known)
+    return TrainingData(sentences, labelled, split, reading, judged, unjudged, likely, folds, known, found)
 
 
 def open_corpus(

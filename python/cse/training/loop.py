@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from ..classifier.described import record
 from ..data.corpus import IN_MEMORY
 from ..encoder.device import generator_states, recorder_of, restore_generators
 from ..encoder.encoder import Encoder
@@ -22,6 +23,7 @@ from ..io import dumps, remove_folder, write_text
 from . import folds, remarks
 from .batches.prepared import Batch, Prefetcher
 from .callbacks import Callback, Callbacks
+from .classifying import classify
 from .data import check_same, check_source
 from .folder import outputs
 from .folder.find import find_checkpoint, list_checkpoints
@@ -115,7 +117,7 @@ def trained(
     shown: Callback,
     resume: Path | None,
     texts: Sequence[str] | None,
-    labels: Sequence[str] | None,
+    labels: Sequence[Any] | None,
     left_out: npt.NDArray[np.int64] | None = None,
 ) -> RunResult:
     """Trains one run after the other: that of the configuration and, if all its labels teach, one for each fold of
@@ -154,7 +156,9 @@ def trained(
             outputs.load_state(checkpoint, run, world.rank)
             trainer = Trainer(run, world, shown, checkpoint)
         with trainer.trained():
-            return trainer.result(lambda judge: folds.judged_by_fold(judge, run.folder, without, shown))
+            return trainer.result(
+                lambda judge: folds.judged_by_fold(judge, run.labelled, run.folder, without, shown)
+            )
 
 
 class Trainer:
@@ -390,13 +394,14 @@ class Trainer:
         """Returns the result, and writes it to result.json; ``by_fold`` trains further encoders if these judge."""
         run, state, selector = self.prepared, self.state, self.state.selector
         if not self.world.is_main:
-            return RunResult(run.folder, state.step, 0, state.seconds, 0, {}, {}, {}, [], {}, [], {})
+            return RunResult(run.folder, state.step, 0, state.seconds, 0, {}, {}, {}, [], {}, None, [], {})
         best = None
-        if run.evaluation.tasks or (run.judge.evaluations and selector.best_step > 0):
+        if run.labelled or run.evaluation.tasks or (run.judge.evaluations and selector.best_step > 0):
             self.callback.on_status("evaluating best/")
             best = outputs.load_best(run)
         verdict = run.judge.verdict(selector, best, by_fold)
-        outputs.save_card(run, verdict)
+        fitted = classify(run, run.labelled, best) if run.labelled and best else None
+        outputs.save_card(run, verdict, fitted)
         sts = run.evaluation.scores(best, self.callback.on_warning) if best else {}
         result = RunResult(
             folder=run.folder,
@@ -409,6 +414,7 @@ class Trainer:
             best=selector.best_record,
             notes=[*remarks.notes(selector), *([state.saturation.note] if state.saturation.note else [])],
             verdict=verdict.to_dict(),
+            classifier=None if fitted is None else record(fitted),
             neighbours=remarks.neighbours(selector),
             sts=sts,
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..augment.base import Example
+from ..classifier.labelled import Labelled
 from ..encoder.saving import BaseWeights
 from ..encoder.taught import Taught
 from ..evaluation.kept import Source
@@ -38,6 +39,8 @@ class Run:
     evaluation: EvaluationData  # what selects best/, and the STS tasks
     judge: Judge  # what judges best/ at the end, against the encoder before training
     taught: Taught  # what the encoder is taught, with what taught its base and its teachers
+    earlier: list[Taught]  # what taught its base and its teachers
+    labelled: Labelled | None  # the texts with labels to which the classifier is fitted
     sources: list[Source]  # where the texts that judge are found again
     examples: list[Example]  # sentences with their augmented forms, shown before training
     data: dict[str, Any]
@@ -93,6 +96,9 @@ class RunResult:
     """Remarks on the interpretation of the scores."""
     verdict: dict[str, Any]
     """Whether best/ is better than the encoder before training; see ``cse.evaluation.verdict.Verdict``."""
+    classifier: dict[str, Any] | None
+    """What labelled rows promise about the labels that the classifier of best/ predicts; see
+    ``cse.classifier.promise.Promise.to_dict``; None without labels."""
     neighbours: list[dict[str, str]]
     """At most three held-out sentences whose nearest neighbour changed, with the neighbours before and after training;
     the latter by the encoder in best/."""

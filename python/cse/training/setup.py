@@ -68,7 +68,7 @@ def prepare(
     folder: Path | None = None,
     progress: ProgressCallback = lambda *_: None,
     texts: Sequence[str] | None = None,
-    labels: Sequence[str] | None = None,
+    labels: Sequence[Any] | None = None,
     left_out: npt.NDArray[np.int64] | None = None,
 ) -> Run:
     """Builds the parts of a run in order: data, encoder, batches, objective, optimiser, evaluation and folder.
@@ -141,6 +141,8 @@ def prepare(
         evaluation=evaluated,
         judge=judge,
         taught=taught,
+        earlier=[*earlier.values()],
+        labelled=data.labelled_texts,
         examples=examples,
         sources=sources_of(data.columns, settings.evaluation.dev, settings.evaluation.data),
         data=data.fingerprints(index.sha256, context.files, base),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...data import readers, tables
+from ...data.written import write_table
 from ...errors import InputError
 from ...identity import distinct
 from ...progress import progress_of
@@ -100,7 +101,7 @@ def compare_by_judgements(
     if pool_file is not None:
         texts = [(query, text) for query, found in pool(old, new).items() for text in found]
         marked = ((*pair, known.get(key_of(*pair), "")) for pair in texts)
-        count = printing.write_table(pool_file, COLUMNS, marked)
+        count = write_table(pool_file, COLUMNS, marked)
         left = sum(key_of(*pair) not in known for pair in texts)
         record |= {"texts": count, "to_judge": left}
         lines.append(

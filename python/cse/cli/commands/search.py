@@ -14,6 +14,7 @@ from annotated_types import Ge
 
 from ..._core import is_blank
 from ...data import readers
+from ...data.written import write_table
 from ...errors import InputError, sentence, shortened
 from ...options import Opt, Seed
 from ...progress import counting
@@ -212,7 +213,7 @@ def mine_command(
     started = time.perf_counter()
     with counting("searching", min(len(asked), making.count // 2), "queries") as more:
         triples = making(index, asked, batch_size=encoding.batch_size, progress=more)
-    printing.write_table(output, ("anchor", "positive", "negative"), triples)
+    write_table(output, ("anchor", "positive", "negative"), triples)
     seconds = round(time.perf_counter() - started, 3)
     summary = {"output": output, "queries": len(asked), "triples": len(triples), "seconds": seconds}
     if as_json:

@@ -205,6 +205,7 @@ def train_command(
 
 
 def _print(result: RunResult, settings: Resolved, query: str | None, as_json: bool) -> None:
+    from ...classifier import described
     from ...evaluation import verdict
     from ...training.folder.find import list_checkpoints
     from .search import lines
@@ -222,8 +223,10 @@ def _print(result: RunResult, settings: Resolved, query: str | None, as_json: bo
         *printing.neighbours(result.neighbours),
         *([", ".join(f"{task} {score:.2f}" for task, score in result.sts.items())] if result.sts else []),
         *verdict.lines(result.verdict),
+        *([] if result.classifier is None else described.lines(result.classifier)),
         *(["", f"query   {query}", *shown, ""] if hits else []),
         *([f"train longer with: cse train --resume {result.folder} --max-steps N{further}"] if resumable else []),
+        *([f"label other rows with: cse predict {result.folder} -o labelled.csv"] if result.classifier else []),
         f"{result.folder / 'best'}",
     ]
     found = {name: [asdict(hit) for hit in hits] for name, hits in hits.items()}

@@ -34,6 +34,8 @@ from torch import Tensor
 
 from ... import io
 from ..._core import __version__
+from ...classifier import described
+from ...classifier.fitted import Fitted
 from ...data.corpus import IN_MEMORY
 from ...encoder.device import device_name, generator_states, restore_generators
 from ...encoder.encoder import Encoder
@@ -271,8 +273,8 @@ def load_state(checkpoint: Checkpoint, run: Run, rank: int) -> None:
     run.judge.restore(checkpoint.run, record["selection"].get("before", []), arrays)
 
 
-def card(run: Run, step: int, verdict: str = "") -> str:
-    """Returns the model card of the encoder of a step; ``verdict`` is Markdown."""
+def card(run: Run, step: int, verdict: str = "", classifier: str = "") -> str:
+    """Returns the model card of the encoder of a step; ``verdict`` and ``classifier`` are Markdown."""
     selector = run.state.selector
     columns = {"spearman": ["spearman"], "mrr": ["mrr", "mrr_se"]}.get(selector.scorer.metric or "", [])
     return model_card(
@@ -282,6 +284,7 @@ def card(run: Run, step: int, verdict: str = "") -> str:
         columns=[*columns, "alignment", "uniformity"] if columns else [],
         scores=selector.records,
         verdict=verdict,
+        classifier=classifier,
     )
 
 
@@ -301,14 +304,15 @@ def load_best(run: Run) -> Encoder:
         return Encoder(run.folder / "best", device=run.device)
 
 
-def save_card(run: Run, verdict: Verdict) -> None:
-    """Writes the model card of best/ with the verdict."""
+def save_card(run: Run, verdict: Verdict, fitted: Fitted | None) -> None:
+    """Writes the model card of best/ with the verdict and what is known about the classifier."""
     best, selector = run.folder / BEST, run.state.selector
     if best.is_dir():
         text = markdown(verdict.to_dict())
         if selector.teaching and selector.share:
             text = f"The weights are averaged with the base model's (weight {selector.share:.0%}).\n\n{text}"
-        io.write_text(best / "README.md", card(run, selector.best_step, text))
+        labels = "" if fitted is None else described.markdown(described.record(fitted))
+        io.write_text(best / "README.md", card(run, selector.best_step, text, labels))
 
 
 def describe(run: Run) -> None:

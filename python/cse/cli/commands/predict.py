@@ -1,0 +1,253 @@
+"""The commands ``cse predict`` and ``cse draw``."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from ...data import readers, tables
+from ...data.written import WRITTEN, Table, write
+from ...errors import InputError
+from ...options import Cache, Column, Device, EncodingErrors, MaxLineBytes, Opt, Precision, Seed, Threads
+from ...progress import counting
+from .. import printing
+from ..command import Heading, command
+from ..options import AsJson, open_corpus
+
+if TYPE_CHECKING:
+    from ...classifier.fitted import Fitted
+    from ...data.corpus import Corpus
+
+
+@command("predict")
+def predict_command(
+    model: str,
+    table: str | None = None,
+    *,
+    output: Annotated[str, Opt("The .csv, .jsonl or .parquet file to write.", "FILE", short="-o")],
+    min_confidence: Annotated[
+        float | None, Ge(0), Le(1), Opt("Leave the label of rows with less confidence empty.", "P", "none")
+    ] = None,
+    prefix: Annotated[
+        str | None, Opt("Beginning of the names of the new columns.", "TEXT", "the name of the column of labels")
+    ] = None,
+    batch_size: Annotated[int, Ge(1), Heading("Encoding"), Opt("Texts per forward pass.", "N")] = 64,
+    device: Device = "auto",
+    precision: Precision = "fp32",
+    column: Annotated[Column, Heading("Input"), Opt(default="that of the run")] = None,
+    encoding_errors: EncodingErrors = "strict",
+    max_line_bytes: MaxLineBytes = 1 << 20,
+    cache: Cache = None,
+    threads: Threads = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Write TABLE (default: that of the run) with a label for every row, by the classifier of MODEL.
+
+    MODEL is a run that was trained with --labels COLUMN, or a copy of its encoder. Four columns are added: COLUMN
+    predicted, COLUMN confidence (the probability that the label is right), COLUMN second (the next label) and COLUMN
+    source: given for rows that have a label in TABLE, which keep it, else predicted. Equal texts get one label. A text
+    with two labels in TABLE is predicted. Predicted labels serve accuracy; the classifier of the verdict, which serves
+    mean recall, names rare labels more often.
+
+    What is promised about the predicted rows was counted on labelled rows that neither the encoder nor the classifier
+    knew. It holds if these were drawn at random from the rows to predict (cse draw); if they do not look so, no
+    accuracy is printed. Memory use does not grow with TABLE. If the command is interrupted, run it again.
+    """
+    from ...classifier.stored import has_classifier, load_labelled
+    from ...classifier.stored import load as load_classifier
+    from ...encoder.layout import best_of_run
+    from ...encoder.taught import run_of
+
+    printing.check_suffix(output, *WRITTEN)
+    os.stat(Path(output).absolute().parent)
+    folder = Path(best_of_run(model))
+    if not has_classifier(folder):
+        load_classifier(folder)  # says why
+    run = run_of(folder)
+    path, column = _table_of(model, table, column, run)
+    fitted = load_classifier(folder)
+    shown = Table.open(path, max_line_bytes) if tables.is_table(path) else None
+    prefix = fitted.column if prefix is None else prefix
+    _check_columns(shown, prefix)
+    if min_confidence is not None and fitted.promise is None:
+        raise InputError(f"--min-confidence: no confidence is known: {fitted.why}")
+    corpus = open_corpus(
+        [path], column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache
+    )
+    _label(
+        folder, fitted, load_labelled(run, fitted.linear.weights.shape[1]), corpus, shown, path, output, prefix,
+        min_confidence or 0.0, batch_size, device, precision, threads, as_json,
+    )  # fmt: skip
+
+
+def _check_columns(shown: Table | None, prefix: str) -> None:
+    from ...classifier.predicting import NAMES
+
+    taken = {f"{prefix} {name}" for name in NAMES} & {*(shown.names if shown else ["text"])}
+    if taken:
+        raise InputError(f"{min(taken)!r} is a column of the table already; name the new columns with --prefix TEXT")
+
+
+def _table_of(model: str, table: str | None, column: str | None, run: Path | None) -> tuple[str, str | None]:
+    """Returns the path of the table, and the column of its texts; both are by default those of the run."""
+    from ...training.settings.given import TrainConfig
+
+    config = None if run is None else TrainConfig.from_toml(run / "config.toml")
+    if table is None:
+        if config is None:
+            raise InputError(f"{model}: is not the folder of a run, so TABLE must be named")
+        files = readers.expand(config.corpus)
+        if len(files) != 1 or not os.path.isfile(files[0]):
+            named = ", ".join(config.corpus[:3])
+            raise InputError(f"{model}: was trained on {named}, which is not one file here; name TABLE")
+        table = files[0]
+    if not tables.is_table(table):
+        os.stat(table)
+        if table == "-" or not os.path.isfile(table):
+            raise InputError(f"{table}: is read twice; write it to a file first")
+        return table, column
+    names = tables.column_names(table)
+    if column is None and config is not None and config.column in names:
+        column = config.column
+    readers.resolve([table], column)  # names the columns, if this is none of them
+    return table, column
+
+
+def _label(
+    folder: Path,
+    fitted: Fitted,
+    stored: Any,
+    corpus: Corpus,
+    shown: Table | None,
+    path: str,
+    output: str,
+    prefix: str,
+    least: float,
+    batch_size: int,
+    device: str,
+    precision: str,
+    threads: int,
+    as_json: bool,
+) -> None:
+    from ...classifier.predicting import Known, label_rows, labelled_table, with_two_labels
+    from ...data.classes import read_classes
+    from ...encoder.device import set_threads
+    from ...encoder.opening import open_encoder
+
+    set_threads(threads)
+    given = None
+    if shown is not None and fitted.column in shown.names:
+        given = read_classes(corpus, fitted.column, f"column {fitted.column}")
+    encoder = open_encoder(str(folder), device=device, precision=precision)
+    scores, known = Path(f"{output}.scores.npy"), None if stored is None else Known(*stored)
+    began = time.perf_counter()
+    with counting("predicting", len(corpus), "rows") as more:
+        found = label_rows(
+            encoder, fitted, known, corpus, given, scores, batch_size=batch_size, progress=more
+        )
+    if given is not None:
+        found.two = with_two_labels(corpus, given, tables.raw_values(path, fitted.column, corpus.max_line_bytes))
+    found.test(encoder)
+    table = shown or Table(["text"], lambda: ([text] for text in _texts(corpus)))
+    write(labelled_table(table, found, prefix, least), output)
+    scores.unlink(missing_ok=True)
+    summary = {"output": output, "column": fitted.column, **found.summary()}
+    summary["seconds"] = round(time.perf_counter() - began, 2)
+    printing.result(summary, as_json, lines(summary, found.drawn, fitted, least))
+
+
+def _texts(corpus: Corpus) -> Any:
+    for start in range(0, len(corpus), 1 << 14):
+        yield from corpus.take(range(start, min(start + (1 << 14), len(corpus))))
+
+
+def lines(summary: dict[str, Any], drawn: Any, fitted: Fitted, least: float) -> list[str]:
+    """Returns the summary of a labelled table as lines of text."""
+    from ...classifier.described import AT_RANDOM, share
+
+    counts = {"given": "with the label of the table", "blank": "blank"}
+    parts = [f"{summary['predicted']:,} predicted", *(f"{summary[name]:,} {what}" for name, what in counts.items() if summary[name])]
+    said = [f"{summary['output']}: {summary['rows']:,} rows: {', '.join(parts)}"]
+    if summary["texts_with_two_labels"]:
+        said.append(f"{summary['texts_with_two_labels']:,} texts have two labels in the table, and are predicted")
+    if fitted.promise is None:
+        return [*said, f"no confidence is known: {fitted.why}"]
+    promised = summary["accuracy"] is not None
+    if drawn is not None:
+        said.append(drawn.describe())
+    for each in summary["thresholds"]:
+        line = f"confidence {each['confidence']} or more: {each['rows']:,} of {summary['predicted']:,} rows"
+        if promised:
+            right = "fewer than 5 labelled rows have it" if each["accuracy"] is None else f"{share(each['accuracy'])} % of such labelled rows are right"
+            line += f"; {right}"
+        said.append(line)
+    if least:
+        said.append(f"rows below {least:g} have no label")
+    if promised:
+        said.append(
+            f"all predicted rows: accuracy {share(summary['accuracy'])}, mean recall {share(summary['mean_recall'])} "
+            f"(95 % intervals, by {len(fitted.promise.truth):,} labelled texts)"
+        )
+        if drawn is None:
+            said.append(AT_RANDOM)
+    else:
+        said.append("no accuracy is known for such labels; draw rows to label with cse draw")
+    if count := summary["unlike"]["rows"]:
+        said.append(f"{count:,} predicted rows are unlike all labelled ones, such as:")
+        said += [f"  {text[:100]}" for text in summary["unlike"]["examples"]]
+    return said
+
+
+@command("draw")
+def draw_command(
+    table: str,
+    *,
+    rows: Annotated[int, Ge(1), Opt("Number of rows to label.", "N", short="-n")] = 100,
+    labels: Annotated[str, Opt("Column for the labels; it is added if TABLE has none.", "NAME")] = "label",
+    output: Annotated[str, Opt("The .csv, .jsonl or .parquet file to write.", "FILE", short="-o")],
+    column: Column = None,
+    seed: Seed = 0,
+    encoding_errors: EncodingErrors = "strict",
+    max_line_bytes: MaxLineBytes = 1 << 20,
+    as_json: AsJson = False,
+) -> None:
+    """Write TABLE with N rows to label at its head, which are drawn at random.
+
+    Only from labels of rows that were drawn at random follows how many of the other labels are right. Rows that have a
+    label, blank rows and further rows of the same text are not drawn. Fill in the column of the first N rows, then:
+    cse train FILE --column TEXT --labels NAME --learn, and cse predict.
+    """
+    from ...data.classes import read_classes
+
+    printing.check_suffix(output, *WRITTEN)
+    os.stat(Path(output).absolute().parent)
+    is_table = tables.is_table(table)
+    corpus = open_corpus([table], column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
+    shown = Table.open(table, max_line_bytes) if is_table else Table(["text"], lambda: ([text] for text in _texts(corpus)))
+    from ...evaluation.labels import distinct
+
+    free = distinct(corpus)
+    if labels in shown.names:
+        free = free[read_classes(corpus, labels, f"--labels {labels}").of_rows[free] < 0]
+    if len(free) < rows:
+        raise InputError(f"-n {rows}: only {len(free):,} rows with different texts have no label; draw fewer")
+    drawn = np.sort(np.random.default_rng(seed).choice(free, rows, replace=False))
+    chosen = np.zeros(len(corpus), dtype=bool)
+    chosen[drawn] = True
+    if labels not in shown.names:
+        import pyarrow as pa
+
+        shown = shown.with_columns({labels: pa.string()}, lambda: ([None] for _ in range(len(corpus))))
+
+    def ordered() -> Any:
+        for wanted in (True, False):
+            yield from (row for row, own in zip(shown.rows(), chosen, strict=True) if own == wanted)
+
+    write(Table(shown.names, ordered, shown.schema), output)
+    value = {"output": output, "rows": len(corpus), "drawn": rows, "labels": labels}
+    printing.result(value, as_json, [f"{output}: {len(corpus):,} rows; fill in {labels!r} in the first {rows:,} of them"])
