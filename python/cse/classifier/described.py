@@ -8,6 +8,8 @@ from ..errors import for_markdown
 from .fitted import Fitted
 from .promise import Interval
 
+NAMES = ("predicted", "confidence", "second", "source")
+"""The columns that ``cse predict`` adds, after the name of the column of labels or a prefix."""
 SHOWN = 20
 """Most labels that are listed."""
 AT_RANDOM = "this holds for other rows if the labelled rows were drawn from all at random (cse draw)"
@@ -60,7 +62,10 @@ def lines(about: dict[str, Any]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     listed = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     said = facts(about)
-    return [f"predicted labels of the column {about['column']}:", *(f"  {line}" for line in [*said[:2], *listed, *said[2:]])]
+    return [
+        f"predicted labels of the column {about['column']}:",
+        *(f"  {line}" for line in [*said[:2], *listed, *said[2:]]),
+    ]
 
 
 def markdown(about: dict[str, Any]) -> str:
@@ -69,7 +74,9 @@ def markdown(about: dict[str, Any]) -> str:
     def cell(text: str) -> str:
         return for_markdown(text).replace("|", "&#124;")
 
-    parts = [f"Labels of the column {cell(about['column'])}: {len(about['classes'])}. {'; '.join(map(cell, facts(about)))}."]
+    parts = [
+        f"Labels of the column {cell(about['column'])}: {len(about['classes'])}. {'; '.join(map(cell, facts(about)))}."
+    ]
     if rows := table(about):
         head = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
         parts.append("\n".join(f"| {' | '.join(map(cell, row))} |" for row in head))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..evaluation.geometry import unit
 from ..evaluation.labels import regression
-from .promise import Z, Interval
+from .promise import Interval, Z
 
 Vector = npt.NDArray[np.floating]
 Rows = npt.NDArray[np.int64]
@@ -49,7 +49,8 @@ class Drawn:
 
     def describe(self) -> str:
         """Returns the comparison as a sentence."""
-        about = f"AUC {self.auc.value / 100:.2f} [{self.auc.low / 100:.2f}, {self.auc.high / 100:.2f}], .5 if drawn at random"
+        area, low, high = (value / 100 for value in self.auc)
+        about = f"AUC {area:.2f} [{low:.2f}, {high:.2f}]; 0.5 if drawn at random"
         if self.at_random:
             return f"the labelled rows look as if they were drawn at random from these rows ({about})"
         why = f"a classifier tells them from the other rows: {about}"

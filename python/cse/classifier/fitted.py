@@ -116,10 +116,9 @@ def fit(
             odds[own] = log_odds({"known": vectors[others], "held": vectors[own]}, labels[others], count)
         predicted[own] = True
     honest = predicted if taught is None else predicted & ~taught
-    fitted = {"column": labelled.column, "classes": labelled.classes, "linear": linear}
     if honest.sum() < FEWEST:
         why = f"{honest.sum()} labelled texts were unknown to what predicts them, and {FEWEST} are needed"
-        return Fitted(**fitted, calibration=None, promise=None, why=why)
+        return Fitted(labelled.column, labelled.classes, linear, None, None, why)
     rows = np.flatnonzero(honest)
     parts = folds[rows]
     if how == "held out":  # the classifier is one, but the calibration is fitted to rows that it does not judge
@@ -143,7 +142,8 @@ def fit(
         )
     if len(labels) == MOST_OTHERS:
         notes.append(f"at most {MOST_OTHERS:,} labelled texts are used")
-    return Fitted(**fitted, calibration=calibrate(odds[rows], labels[rows]), promise=promise, notes=notes)
+    calibration = calibrate(odds[rows], labels[rows])
+    return Fitted(labelled.column, labelled.classes, linear, calibration, promise, notes=notes)
 
 
 def texts_taught(taught: Iterable[Taught], texts: Sequence[str]) -> npt.NDArray[np.bool_]:
@@ -151,4 +151,7 @@ def texts_taught(taught: Iterable[Taught], texts: Sequence[str]) -> npt.NDArray[
     each = list(taught)
     if any(one.unknown for one in each):
         return np.ones(len(texts), dtype=bool)
-    return np.any([np.zeros(len(texts), dtype=bool), *(one.has_labels(texts) for one in each)], axis=0)
+    known = np.zeros(len(texts), dtype=bool)
+    for one in each:
+        known |= one.has_labels(texts)
+    return known

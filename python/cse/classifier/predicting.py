@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._core import hash_bytes
-from ..data.classes import Classes, label_of
+from ..data.classes import Classes, classes_of, label_of
 from ..data.corpus import Corpus
 from ..data.tables import as_text
 from ..data.written import Table
@@ -24,14 +24,13 @@ from ..encoder.vector_files import encode_to_file, made_by
 from ..evaluation.base import Encodes, Progress
 from ..evaluation.geometry import unit
 from ..identity import Keys
+from .described import NAMES
 from .drawn import OTHERS, Drawn, compare
 from .fitted import Fitted
 
 Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
-NAMES = ("predicted", "confidence", "second", "source")
-"""The columns that are added, after the name of the column of labels or a prefix."""
 GIVEN, PREDICTED = "given", "predicted"
 LEAST = 10
 """Fewest labelled rows, and other rows, by which it is tested whether labels were drawn at random."""
@@ -115,7 +114,8 @@ class Labelling:
     def ranked(self) -> tuple[Rows, Floats, Rows]:
         """The most probable label of each row, its confidence, and the second label, ``(N,)`` each."""
         size = len(self.corpus)
-        best, second, confidence = (np.zeros(size, dtype=kind) for kind in (np.int64, np.int64, np.float32))
+        best, second = (np.zeros(size, dtype=np.int64) for _ in range(2))
+        confidence = np.zeros(size, dtype=np.float32)
         for start in range(0, size, 1 << 16):  # the scores may be mapped from a file
             block = np.asarray(self.scores[self.first[start : start + (1 << 16)], :-1])
             order = np.argsort(-block, axis=1, kind="stable")[:, :2]
@@ -161,9 +161,7 @@ class Labelling:
         if min(len(rows), len(promise.predicted)) < LEAST:
             return None
         vectors = encoder.encode(self.corpus.take(rows))
-        self.drawn = compare(
-            self.known.vectors, vectors, promise.predicted, self.ranked[0][rows], self.fitted.classes
-        )
+        self.drawn = compare(self.known.vectors, vectors, promise.predicted, self.ranked[0][rows], self.fitted.classes)
         return self.drawn
 
     def summary(self) -> dict[str, Any]:
@@ -202,15 +200,20 @@ def label_rows(
     fitted: Fitted,
     known: Known | None,
     corpus: Corpus,
-    given: Classes | None,
+    cells: Sequence[Any] | None,
     scores: Path,
     *,
     batch_size: int = 64,
     progress: Progress | None = None,
 ) -> Labelling:
-    """Predicts the labels of all rows of a corpus. ``scores`` is the file in which the probabilities are stored; what
+    """Predicts the labels of all rows of a corpus, of whose table ``cells`` are the column of labels, if it has one.
+    ``scores`` is the file in which the probabilities are stored; what
     an interrupted call wrote there is used if encoder, classifier and corpus are the same."""
-    weights = [fitted.linear.weights, fitted.linear.intercepts, *([fitted.calibration.biases] if fitted.calibration else [])]
+    weights = [
+        fitted.linear.weights,
+        fitted.linear.intercepts,
+        *([fitted.calibration.biases] if fitted.calibration else []),
+    ]
     content = b"".join(np.ascontiguousarray(each).tobytes() for each in weights)
     key = {
         **made_by(encoder),
@@ -219,14 +222,13 @@ def label_rows(
         "labelled": None if known is None else hash_bytes(known.vectors.tobytes()),
     }
     encode_to_file(Scores(encoder, fitted, known), corpus, scores, key, batch_size=batch_size, progress=progress)
-    return Labelling(fitted, corpus, np.load(scores, mmap_mode="r"), given, known)
-
-
-def with_two_labels(corpus: Corpus, given: Classes, cells: Iterator[Any]) -> int:
-    """Returns the number of texts that have two labels in the cells of a column."""
-    marked = np.array([label_of(as_text(cell)) != "" for cell in cells], dtype=bool)
-    rows = np.flatnonzero(marked & (given.of_rows < 0) & (corpus.word_counts() > 0))
-    return len(np.unique(corpus.row_keys()[rows]))
+    found = Labelling(fitted, corpus, np.load(scores, mmap_mode="r"), None, known)
+    if cells is not None:
+        found.given = classes_of(corpus, fitted.column, cells)
+        marked = np.array([label_of(as_text(cell)) != "" for cell in cells], dtype=bool)
+        rows = np.flatnonzero(marked & (found.given.of_rows < 0) & found.filled)
+        found.two = len(np.unique(corpus.row_keys()[rows]))
+    return found
 
 
 def types(values: Sequence[Any]) -> Any:

@@ -56,7 +56,8 @@ class Promise:
     classes: list[Any]
     """The labels that can be predicted."""
     truth: Rows
-    """``(n,)`` position in ``classes`` of the label of each row; -1: no other text has it, so it cannot be predicted."""
+    """``(n,)`` position in ``classes`` of the label of each row; -1: no other text has it, so that it cannot be
+    predicted."""
     predicted: Rows
     """``(n,)`` position of the predicted label."""
     confidence: Vector

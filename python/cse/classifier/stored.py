@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import io
+from ..encoder.layout import CLASSIFIER
 from ..encoder.taught import run_of
 from ..errors import InputError
 from ..identity import Keys, row_keys
@@ -21,8 +22,6 @@ from .fitted import Fitted, Linear
 from .labelled import Labelled
 from .promise import DESIGN, Promise
 
-FOLDER = "classifier"
-"""The subfolder of the encoder's folder that holds the classifier."""
 ABOUT, WEIGHTS, VECTORS = "classifier.json", "classifier.safetensors", "labelled.safetensors"
 VERSION = 1
 
@@ -60,23 +59,23 @@ def save(fitted: Fitted, encoder_folder: Path) -> None:
         "why": fitted.why,
         "notes": fitted.notes,
     }
-    with io.fresh_folder(encoder_folder / FOLDER) as fresh:
+    with io.fresh_folder(encoder_folder / CLASSIFIER) as fresh:
         save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, fresh / WEIGHTS)
         (fresh / WEIGHTS).chmod(io.file_mode())
         (fresh / ABOUT).write_text(io.dumps(about, indent=1) + "\n", encoding="utf8")
 
 
 def has_classifier(encoder_folder: Path) -> bool:
-    return (encoder_folder / FOLDER / ABOUT).is_file()
+    return (encoder_folder / CLASSIFIER / ABOUT).is_file()
 
 
 def load(encoder_folder: Path, width: int | None = None) -> Fitted:
-    """Reads the classifier of an encoder with vectors of ``width`` dimensions, if it is known; raises ``InputError`` if there is none
-    or it is damaged."""
+    """Reads the classifier of an encoder, which has vectors of ``width`` dimensions, if that is known; raises
+    ``InputError`` if there is none or it is damaged."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    folder = encoder_folder / FOLDER
+    folder = encoder_folder / CLASSIFIER
     if not has_classifier(encoder_folder):
         run = run_of(encoder_folder)
         raise InputError(
@@ -99,7 +98,9 @@ def load(encoder_folder: Path, width: int | None = None) -> Fitted:
     wrong = [name for name, shape in shapes.items() if name not in arrays or arrays[name].shape != shape]
     kinds = {"truth": "i", "predicted": "i"}
     wrong += [
-        name for name, array in arrays.items() if array.dtype.kind != kinds.get(name, "f") or not np.isfinite(array).all()
+        name
+        for name, array in arrays.items()
+        if array.dtype.kind != kinds.get(name, "f") or not np.isfinite(array).all()
     ]
     if wrong or about["version"] != VERSION or len(about["classes"]) < 2:
         raise InputError(damaged)
@@ -120,7 +121,10 @@ def save_labelled(run: Path, labelled: Labelled, vectors: npt.NDArray[np.floatin
     """Writes vectors and row keys of the labelled texts to the folder of a run."""
     from safetensors.numpy import save
 
-    arrays = {"vectors": np.asarray(vectors, dtype=np.float32), "keys": row_keys(labelled.texts)}
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "vectors": np.asarray(vectors, dtype=np.float32),
+        "keys": row_keys(labelled.texts),
+    }
     io.write_atomically(run / VECTORS, lambda file: file.write(save(arrays)))
 
 

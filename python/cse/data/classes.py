@@ -101,11 +101,12 @@ def read_classes(corpus: Corpus, column: str, flag: str) -> Classes:
 def classes_of(corpus: Corpus, column: str, labels: Iterable[Any]) -> Classes:
     """Returns the classes of the rows of a corpus from their labels, of any type, None or "" for none. Rows with the
     same text have the same class: none if the text is blank, occurs with two labels or only without one."""
-    values, spelled = [], dict[str, Any]()
+    values: list[str] = []
+    spelled: dict[str, Any] = {}
     for cell in labels:
-        text = tables.as_text(cell)
-        values.append(label_of(text))
-        spelled.setdefault(values[-1], cell if isinstance(cell, (bool, int, float)) else text.strip())
+        shown = tables.as_text(cell)
+        values.append(label_of(shown))
+        spelled.setdefault(values[-1], cell if isinstance(cell, (bool, int, float)) else shown.strip())
     names = sorted({*values} - {""})
     number = {name: place for place, name in enumerate(names)} | {"": -1}
     of_values = np.array([number[value] for value in values], dtype=np.int64)

@@ -36,7 +36,9 @@ WITHOUT_FILES = ("Canine", "ByT5", "Perceiver")
 """Tokenizers of characters or bytes, which have no files."""
 SUFFIXES = (".safetensors", ".bin", ".json", ".txt", ".model", ".jinja", ".bpe", ".codes")
 """Suffixes of the files on which embeddings depend."""
-SKIPPED = {"onnx", "openvino", "checkpoints", "mlm_head", "classifier"}
+CLASSIFIER = "classifier"
+"""Subfolder with the classifier of labels (``cse.classifier.stored``), which copies and uploads hold too."""
+SKIPPED = {"onnx", "openvino", "checkpoints", "mlm_head", CLASSIFIER}
 """Subfolders that do not change the embeddings."""
 COPIED = (*SUFFIXES, ".onnx", ".data")
 ABOUT = ("README", "LICENSE")

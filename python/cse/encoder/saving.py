@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import InputError, first_line, for_markdown, visible
-from ..io import file_mode, fresh_folder, write_text
+from ..io import contents, copy_files, file_mode, fresh_folder, write_text
+from .layout import CLASSIFIER, best_of_run
 from .pooling import POOLERS
 
 if TYPE_CHECKING:
@@ -128,11 +129,14 @@ def model_card(
 
 
 def copy_encoder(encoder: Encoder, output: str) -> None:
-    """Saves an encoder to a new folder, with the model card of its own folder, if it has one."""
+    """Saves an encoder to a new folder, with the model card and the classifier of its own folder, if it has them."""
     if Path(output).exists():
         raise InputError(f"-o {output}: exists; name a new folder")
+    own = Path(best_of_run(encoder.given[0]))
     with fresh_folder(Path(output)) as fresh:
         encoder.save(str(fresh))
+        if (own / CLASSIFIER).is_dir():
+            copy_files(own, fresh, [name for name in contents(own) if name.split("/")[0] == CLASSIFIER])
         for path in fresh.rglob("*.safetensors"):
             path.chmod(file_mode())
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -74,8 +74,19 @@ def resume_precision(encoder: Encoder, output: str | Path, key: dict[str, Any], 
     key["precision"] = encoder.precision
 
 
+class Encodes(Protocol):
+    """What gives each text a row of numbers: an encoder or, to store less, what computes with its vectors."""
+
+    @property
+    def embedding_dim(self) -> int: ...
+
+    def encode(
+        self, texts: list[str], *, batch_size: int, progress: Callable[[int], None] | None
+    ) -> npt.NDArray[np.float32]: ...
+
+
 def encode_to_file(
-    encoder: Encoder,
+    encoder: Encodes,
     corpus: Corpus,
     output: str | Path,
     key: dict[str, Any],

@@ -259,7 +259,8 @@ def distinct_texts(corpus: Corpus, classes: Classes) -> tuple[Rows, Rows, Rows, 
 def choose_folds(corpus: Corpus, classes: Classes, count: int | None) -> list[Fold]:
     """Divides the distinct texts with labels into ``count`` folds (None: ``FOLDS`` with fewer than ``ENOUGH`` texts,
     else none), of which each has equally many of each label; labels of fewer than ``FEWEST`` texts neither judge nor
-    predict, but their rows are divided too. With fewer than two other labels, raises ``TooFewLabels``, or ``InputError`` if ``count`` was given."""
+    predict, but their rows are divided too. With fewer than two other labels, raises ``TooFewLabels``, or
+    ``InputError`` if ``count`` was given."""
     rows, text, first, common = distinct_texts(corpus, classes)
     labels, given = classes.of_rows[first], count
     if count is None:

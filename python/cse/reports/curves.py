@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..classifier.promise import Promise
 from ..errors import InputError
 from ..evaluation.geometry import effective_rank, unit
 from .held_out import Compared, compare_models
+from .labels import label_panels, promise_of
 from .runs import StoredRun
 from .style import GRID, INK, Panel, labelled, line_style, log_axis, step_axis, write
 
@@ -353,8 +355,15 @@ class Material:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of plots that apply to the run: all, but Focal-InfoNCE's only if the run used it."""
-        return [kind for kind in KINDS if kind != "focal" or self.run.config.get("loss") == "focal"]
+        """The kinds of plots that apply to the run: all, but Focal-InfoNCE's only if the run used it, and that of
+        predicted labels if something is promised about them."""
+        applies = {"focal": self.run.config.get("loss") == "focal", "labels": self.promise is not None}
+        return [kind for kind in KINDS if applies.get(kind, True)]
+
+    @cached_property
+    def promise(self) -> Promise | None:
+        """What the classifier of the run promises, if it has one."""
+        return promise_of(self.run)
 
     def panels(self, kind: str) -> list[Panel]:
         """Returns the panels of a kind; raises ``InputError`` if the run lacks the data, or if no value changes."""
@@ -381,5 +390,6 @@ KINDS: dict[str, Callable[[Material], list[Panel]]] = {
     "alignment": lambda material: alignment_panels(material.run),
     "focal": lambda material: focal_panels(material.run),
     "pairs": lambda material: pair_panels(material.compared),
+    "labels": lambda material: [] if material.promise is None else label_panels(material.promise),
 }
 """The kinds of plots, which ``Material.panels`` draws."""

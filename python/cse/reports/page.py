@@ -12,6 +12,7 @@ from typing import Any
 
 import tomli_w
 
+from ..classifier import described
 from ..encoder.saving import LOADED, LOADED_BY_CSE
 from ..errors import InputError, visible
 from ..evaluation import verdict
@@ -101,6 +102,8 @@ def report_page(material: Material) -> Page:
         curves=figures("training", "cosines", "alignment"),
         methods=figures("focal"),
         held_out=pairs,
+        predicted=figures("labels"),
+        labels=_labels(result.get("classifier")),
         examples=attempt("positives and negatives", lambda: _examples(run)),
         explain=_explain(run),
         neighbours=neighbours,
@@ -125,6 +128,11 @@ def _changes(run: StoredRun) -> list[dict[str, Any]]:
         for name, value in before.items()
         if name not in ("step", "event", "mrr_se") and value is not None and best.get(name) is not None
     ]
+
+
+def _labels(about: dict[str, Any] | None) -> dict[str, Any]:
+    """Returns the facts and the table of the predicted labels; empty for a run without labels."""
+    return {} if about is None else {"facts": described.facts(about), "table": described.table(about)}
 
 
 def _cells(change: dict[str, Any]) -> list[str]:

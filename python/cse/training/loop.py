@@ -156,9 +156,7 @@ def trained(
             outputs.load_state(checkpoint, run, world.rank)
             trainer = Trainer(run, world, shown, checkpoint)
         with trainer.trained():
-            return trainer.result(
-                lambda judge: folds.judged_by_fold(judge, run.labelled, run.folder, without, shown)
-            )
+            return trainer.result(lambda judge: folds.judged_by_fold(judge, run.labelled, run.folder, without, shown))
 
 
 class Trainer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,8 +21,11 @@ from ..command import Heading, command
 from ..options import AsJson, open_corpus
 
 if TYPE_CHECKING:
-    from ...classifier.fitted import Fitted
+    from ...classifier.predicting import Labelling
     from ...data.corpus import Corpus
+
+TEXT = "text"
+"""The name of the column of the rows of a text file."""
 
 
 @command("predict")
@@ -58,39 +62,44 @@ def predict_command(
     knew. It holds if these were drawn at random from the rows to predict (cse draw); if they do not look so, no
     accuracy is printed. Memory use does not grow with TABLE. If the command is interrupted, run it again.
     """
-    from ...classifier.stored import has_classifier, load_labelled
-    from ...classifier.stored import load as load_classifier
+    from ...classifier.described import NAMES
+    from ...classifier.stored import load, load_labelled
     from ...encoder.layout import best_of_run
     from ...encoder.taught import run_of
 
     printing.check_suffix(output, *WRITTEN)
     os.stat(Path(output).absolute().parent)
     folder = Path(best_of_run(model))
-    if not has_classifier(folder):
-        load_classifier(folder)  # says why
-    run = run_of(folder)
+    os.stat(folder)
+    fitted, run = load(folder), run_of(folder)
     path, column = _table_of(model, table, column, run)
-    fitted = load_classifier(folder)
     shown = Table.open(path, max_line_bytes) if tables.is_table(path) else None
     prefix = fitted.column if prefix is None else prefix
-    _check_columns(shown, prefix)
+    if taken := {f"{prefix} {name}" for name in NAMES} & {*(shown.names if shown else [TEXT])}:
+        raise InputError(f"{min(taken)!r} is a column of the table already; name the new columns with --prefix TEXT")
     if min_confidence is not None and fitted.promise is None:
         raise InputError(f"--min-confidence: no confidence is known: {fitted.why}")
-    corpus = open_corpus(
-        [path], column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache
-    )
-    _label(
-        folder, fitted, load_labelled(run, fitted.linear.weights.shape[1]), corpus, shown, path, output, prefix,
-        min_confidence or 0.0, batch_size, device, precision, threads, as_json,
-    )  # fmt: skip
+    corpus = open_corpus([path], column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache)
+    known = load_labelled(run, fitted.linear.weights.shape[1])
+    from ...classifier.predicting import Known, label_rows, labelled_table
+    from ...encoder.device import set_threads
+    from ...encoder.opening import open_encoder
 
-
-def _check_columns(shown: Table | None, prefix: str) -> None:
-    from ...classifier.predicting import NAMES
-
-    taken = {f"{prefix} {name}" for name in NAMES} & {*(shown.names if shown else ["text"])}
-    if taken:
-        raise InputError(f"{min(taken)!r} is a column of the table already; name the new columns with --prefix TEXT")
+    set_threads(threads)
+    cells = None
+    if shown is not None and fitted.column in shown.names:
+        cells = list(tables.raw_values(path, fitted.column, max_line_bytes))
+    encoder = open_encoder(str(folder), device=device, precision=precision)
+    scores, began = Path(f"{output}.scores.npy"), time.perf_counter()
+    with counting("predicting", len(corpus), "rows") as more:
+        stored = None if known is None else Known(*known)
+        found = label_rows(encoder, fitted, stored, corpus, cells, scores, batch_size=batch_size, progress=more)
+    found.test(encoder)
+    write(labelled_table(shown or lines_of(corpus), found, prefix, min_confidence or 0.0), output)
+    scores.unlink(missing_ok=True)
+    summary = {"output": output, "column": fitted.column, **found.summary()}
+    summary["seconds"] = round(time.perf_counter() - began, 2)
+    printing.result(summary, as_json, lines(summary, found, min_confidence or 0.0))
 
 
 def _table_of(model: str, table: str | None, column: str | None, run: Path | None) -> tuple[str, str | None]:
@@ -118,60 +127,27 @@ def _table_of(model: str, table: str | None, column: str | None, run: Path | Non
     return table, column
 
 
-def _label(
-    folder: Path,
-    fitted: Fitted,
-    stored: Any,
-    corpus: Corpus,
-    shown: Table | None,
-    path: str,
-    output: str,
-    prefix: str,
-    least: float,
-    batch_size: int,
-    device: str,
-    precision: str,
-    threads: int,
-    as_json: bool,
-) -> None:
-    from ...classifier.predicting import Known, label_rows, labelled_table, with_two_labels
-    from ...data.classes import read_classes
-    from ...encoder.device import set_threads
-    from ...encoder.opening import open_encoder
+def lines_of(corpus: Corpus) -> Table:
+    """Returns the rows of a text file as a table with one column."""
 
-    set_threads(threads)
-    given = None
-    if shown is not None and fitted.column in shown.names:
-        given = read_classes(corpus, fitted.column, f"column {fitted.column}")
-    encoder = open_encoder(str(folder), device=device, precision=precision)
-    scores, known = Path(f"{output}.scores.npy"), None if stored is None else Known(*stored)
-    began = time.perf_counter()
-    with counting("predicting", len(corpus), "rows") as more:
-        found = label_rows(
-            encoder, fitted, known, corpus, given, scores, batch_size=batch_size, progress=more
-        )
-    if given is not None:
-        found.two = with_two_labels(corpus, given, tables.raw_values(path, fitted.column, corpus.max_line_bytes))
-    found.test(encoder)
-    table = shown or Table(["text"], lambda: ([text] for text in _texts(corpus)))
-    write(labelled_table(table, found, prefix, least), output)
-    scores.unlink(missing_ok=True)
-    summary = {"output": output, "column": fitted.column, **found.summary()}
-    summary["seconds"] = round(time.perf_counter() - began, 2)
-    printing.result(summary, as_json, lines(summary, found.drawn, fitted, least))
+    def texts() -> Iterator[list[str]]:
+        for start in range(0, len(corpus), 1 << 14):
+            yield from ([text] for text in corpus.take(range(start, min(start + (1 << 14), len(corpus)))))
+
+    return Table([TEXT], texts)
 
 
-def _texts(corpus: Corpus) -> Any:
-    for start in range(0, len(corpus), 1 << 14):
-        yield from corpus.take(range(start, min(start + (1 << 14), len(corpus))))
-
-
-def lines(summary: dict[str, Any], drawn: Any, fitted: Fitted, least: float) -> list[str]:
+def lines(summary: dict[str, Any], found: Labelling, least: float) -> list[str]:
     """Returns the summary of a labelled table as lines of text."""
     from ...classifier.described import AT_RANDOM, share
 
+    fitted, drawn = found.fitted, found.drawn
+
     counts = {"given": "with the label of the table", "blank": "blank"}
-    parts = [f"{summary['predicted']:,} predicted", *(f"{summary[name]:,} {what}" for name, what in counts.items() if summary[name])]
+    parts = [
+        f"{summary['predicted']:,} predicted",
+        *(f"{summary[name]:,} {what}" for name, what in counts.items() if summary[name]),
+    ]
     said = [f"{summary['output']}: {summary['rows']:,} rows: {', '.join(parts)}"]
     if summary["texts_with_two_labels"]:
         said.append(f"{summary['texts_with_two_labels']:,} texts have two labels in the table, and are predicted")
@@ -180,10 +156,16 @@ def lines(summary: dict[str, Any], drawn: Any, fitted: Fitted, least: float) -> 
     promised = summary["accuracy"] is not None
     if drawn is not None:
         said.append(drawn.describe())
+    if not summary["predicted"]:
+        return said
     for each in summary["thresholds"]:
         line = f"confidence {each['confidence']} or more: {each['rows']:,} of {summary['predicted']:,} rows"
         if promised:
-            right = "fewer than 5 labelled rows have it" if each["accuracy"] is None else f"{share(each['accuracy'])} % of such labelled rows are right"
+            right = (
+                "fewer than 5 labelled rows have it"
+                if each["accuracy"] is None
+                else f"{share(each['accuracy'])} % of such labelled rows are right"
+            )
             line += f"; {right}"
         said.append(line)
     if least:
@@ -226,9 +208,8 @@ def draw_command(
 
     printing.check_suffix(output, *WRITTEN)
     os.stat(Path(output).absolute().parent)
-    is_table = tables.is_table(table)
     corpus = open_corpus([table], column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
-    shown = Table.open(table, max_line_bytes) if is_table else Table(["text"], lambda: ([text] for text in _texts(corpus)))
+    shown = Table.open(table, max_line_bytes) if tables.is_table(table) else lines_of(corpus)
     from ...evaluation.labels import distinct
 
     free = distinct(corpus)
@@ -250,4 +231,6 @@ def draw_command(
 
     write(Table(shown.names, ordered, shown.schema), output)
     value = {"output": output, "rows": len(corpus), "drawn": rows, "labels": labels}
-    printing.result(value, as_json, [f"{output}: {len(corpus):,} rows; fill in {labels!r} in the first {rows:,} of them"])
+    printing.result(
+        value, as_json, [f"{output}: {len(corpus):,} rows; fill in {labels!r} in the first {rows:,} of them"]
+    )

@@ -98,7 +98,9 @@ def check_free(folder: Path) -> None:
 
 def files_of(run: Path) -> set[str]:
     """Returns the paths of the files of a run that cse wrote, relative to its folder; see ``cse.io.contents``."""
-    return io.contents(run, {*FIRST, "result.json", "labelled.safetensors", "before", "index"})  # the last two are of cse train --query
+    return io.contents(
+        run, {*FIRST, "result.json", "labelled.safetensors", "before", "index"}
+    )  # the last two are of cse train --query
 
 
 def is_unsaved(run: Path) -> bool:
