@@ -219,6 +219,35 @@ def summary(cells: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def overall(results: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """Returns the means of all cells, and of those of sets that were not used for the choice of the method; ``holds``
+    is that of all draws together, and claims are points above the truth."""
+    found = {}
+    for what, names in (("other sets", set(SETS) - {*CHOSEN}), ("all sets", {*SETS})):
+        cells = [each for key, each in results.items() if key.split("/")[0] in names]
+        if not cells:
+            continue
+        draws = np.array([each["draws"] for each in cells])
+        holds = np.array([each["holds"] for each in cells])
+        errors = [abs(error) for each in cells for error in each["by label"].values()]
+        calibration = [each["calibration error"] for each in cells]
+        found[what] = {
+            "holds": float((draws * holds).sum() / draws.sum()),
+            "least": float(holds.min()),
+            "width": float(np.median([each["width"] for each in cells])),
+            "calibration error": float(np.mean(calibration)),
+            "largest calibration error": max(calibration),
+            "by label": float(np.mean(errors)),
+            "largest by label": max(errors),
+        }
+        for place, threshold in enumerate(THRESHOLDS):
+            claims = [each["claims"][place] for each in cells if each["claims"][place]["draws"]]
+            number = np.array([claim["draws"] for claim in claims])
+            excess = np.array([claim["claimed"] - claim["true"] for claim in claims])
+            found[what][f"claims at {threshold}"] = float((number * excess).sum() / max(number.sum(), 1))
+    return found
+
+
 def report(stored: dict[str, Any]) -> Iterator[str]:
     """Yields the lines of the results, and the goals."""
     for kind, goal in (("untrained", 93), ("learn", 90)):
@@ -239,28 +268,15 @@ def report(stored: dict[str, Any]) -> Iterator[str]:
                 f"{each['recall holds']:.0f} %; calibration error {each['calibration error']:.1f}; by label {labels}"
             )
             yield f"               {claims}"
-        for what, names in (("sets not used for the choice", set(SETS) - {*CHOSEN}), ("all sets", {*SETS})):
-            cells = [each for key, each in results.items() if key.split("/")[0] in names]
-            if cells:
-                draws = np.array([each["draws"] for each in cells])
-                holds = np.array([each["holds"] for each in cells])
-                errors = [abs(error) for each in cells for error in each["by label"].values()]
-                above = []
-                for place in range(len(THRESHOLDS)):
-                    each = [cell["claims"][place] for cell in cells if cell["claims"][place]["draws"]]
-                    number = np.array([claim["draws"] for claim in each])
-                    excess = np.array([claim["claimed"] - claim["true"] for claim in each])
-                    above.append(f"{(number * excess).sum() / number.sum():+.1f} in {number.sum():,} draws")
-                claims = ", ".join(above)
-                calibration = [each["calibration error"] for each in cells]
-                yield (
-                    f"  {what}: the interval holds in {(draws * holds).sum() / draws.sum():.1f} % (goal {goal}), at "
-                    f"least {holds.min():.0f} % in each (goal 88), median width "
-                    f"{np.median([each['width'] for each in cells]):.1f}; calibration error "
-                    f"{np.mean(calibration):.1f} (goal 5), at most {max(calibration):.1f}; by label "
-                    f"{np.mean(errors):.1f} (goal 5), at most {max(errors):.1f}; claims at .8, .9 and .95 above the "
-                    f"truth by {claims} (goal +3.0)"
-                )
+        for what, each in overall(results).items():
+            claims = ", ".join(f"{each[f'claims at {threshold}']:+.1f}" for threshold in THRESHOLDS)
+            interval = f"holds in {each['holds']:.1f} % (goal {goal}), at least {each['least']:.0f} % in each (goal 88)"
+            error = f"{each['calibration error']:.1f} (goal 5), at most {each['largest calibration error']:.1f}"
+            by_label = f"{each['by label']:.1f} (goal 5), at most {each['largest by label']:.1f}"
+            yield (
+                f"  {what}: the interval {interval}, median width {each['width']:.1f}; calibration error {error}; by "
+                f"label {by_label}; claims at .8, .9 and .95 above the truth by {claims} (goal +3.0)"
+            )
     for key, each in stored.get("drawn", {}).items():
         yield f"{key}: " + ", ".join(f"{kind}: called random in {100 * share:.0f} %" for kind, share in each.items())
 
@@ -284,6 +300,7 @@ def main() -> None:
     def store(kind: str, key: str, value: Any) -> None:
         results = stored()  # read again, since another process may have added cells
         results.setdefault(kind, {})[key] = value
+        results["overall"] = {name: overall(results[name]) for name in ("untrained", "learn") if name in results}
         write_text(options.json, json.dumps(results, indent=1) + "\n")
 
     if options.data is None:

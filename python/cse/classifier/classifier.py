@@ -70,10 +70,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     def classes_(self) -> npt.NDArray[Any]:
+        """The labels, ``(K,)``."""
         return np.array(self.fitted.classes)
 
     @property
     def promise(self) -> Promise | None:
+        """What the labelled texts promise about others; see the class."""
         return self.fitted.promise
 
     @for_python

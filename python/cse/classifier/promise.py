@@ -69,10 +69,12 @@ class Promise:
 
     @property
     def right(self) -> npt.NDArray[np.bool_]:
+        """Whether the label of each row was predicted, ``(n,)``."""
         return np.asarray(self.truth == self.predicted)
 
     @property
     def accuracy(self) -> Interval:
+        """The share of the rows whose label was predicted."""
         return wilson(self.right.sum(), len(self.truth), self.design)
 
     @property

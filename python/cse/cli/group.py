@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+import warnings
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -160,6 +161,15 @@ def main() -> NoReturn:
         raise KeyboardInterrupt  # handled like Ctrl-C, so that temporary files are removed
 
     errors.SPEAKS_OF_FLAGS = True
+    show = warnings.showwarning
+
+    def say(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        if issubclass(category, errors.ModelWarning):  # without the line of code
+            printing.say(f"warning: {message}")
+        else:
+            show(message, category, *place)
+
+    warnings.showwarning = say  # type: ignore[assignment]
     handle_stops(stop)
     report_truncated_files()
     for stream in (sys.stdout, sys.stderr):

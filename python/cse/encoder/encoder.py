@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from inspect import signature
@@ -19,7 +20,7 @@ from sentence_transformers.util import quantize_embeddings
 from torch import nn
 
 from .._core import is_blank
-from ..errors import InputError, check_list, for_python, unknown
+from ..errors import InputError, ModelWarning, check_list, for_python, unknown
 from ..io import copy_files
 from ..progress import counting
 from .base import Calls, TextEncoder, Vectors, check_finite, unit
@@ -41,7 +42,7 @@ from .other import ENCODERS, OtherEncoder
 from .pooling import POOLERS
 from .pooling_modules import MaskPooling, pooler_of, pooling_modules
 from .resolve import base_of, family_in, find_folder, naming_model, naming_panics, quiet
-from .tokens import TOKENIZING, pad
+from .tokens import TOKENIZING, missing_end, pad
 
 # Number of texts that are sorted by length at a time.
 BLOCK = 16384
@@ -148,6 +149,9 @@ class Encoder(TextEncoder, SentenceTransformer):
                     raise InputError("--pooler mask: its tokenizer adds no mask token; use --encoder-method prompt")
                 with quiet():
                     self._try()
+                declared = read_settings(transformer_folder(self.folder) / "tokenizer_config.json")
+                if self.pooler == "lasttoken" and (fault := missing_end(self.tokenizer, declared)):
+                    warnings.warn(f"{name}: {fault}", ModelWarning, stacklevel=2)
         self.eval()
         self._choose_prompt(prompt)
         if dims is not None:

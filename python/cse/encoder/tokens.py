@@ -45,6 +45,21 @@ def pad(
     return {key: torch.from_numpy(values) for key, values in batch.items()}
 
 
+def missing_end(tokenizer: Any, settings: Mapping[str, Any]) -> str:
+    """Returns a sentence if ``tokenizer_config.json``, as ``settings``, declares an end token that the tokenizer does
+    not add, so that the last token, which some models pool, is the last word; else ""."""
+    if not (settings.get("add_eos_token") and tokenizer.eos_token):
+        return ""
+    with TOKENIZING:
+        ids = tokenizer("a")["input_ids"]
+    if ids and ids[-1] == tokenizer.eos_token_id:
+        return ""
+    return (
+        f"the tokenizer declares an end token ({tokenizer.eos_token}, add_eos_token) and adds none, so that the last "
+        "word of a text is pooled; correct tokenizer.json"
+    )
+
+
 def prompt_length(tokenizer: Any, prompt: str) -> int:
     """Returns the number of tokens that a prompt adds before a text, including special tokens at the beginning."""
     if not prompt:

@@ -107,6 +107,15 @@ class TeacherOptions:
     weight: Annotated[float, Gt(0), Opt("weight of the term")] = 1.0
     prompt: Annotated[str | None, Opt("prompt of the encoder: the name of one that it declares, or a text")] = None
     pooler: Annotated[str | None, Opt("pooling of the encoder, if its folder declares none or a wrong one")] = None
+    most_lost: Annotated[
+        float | None,
+        Ge(0),
+        Opt(
+            "points of the score without labels (MRR of halves, or Spearman's correlation on --dev) that best/ may "
+            "lose",
+            default="any number; with --learn, 1",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

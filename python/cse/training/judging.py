@@ -57,10 +57,18 @@ class Judge:
     unknown: bool = False  # whether labels of texts that are not known taught the base or a teacher
     suites: Sequence[str] = ()  # of each evaluation, the name of the suite of --judge; "" of what was held out
     advice: str = f"to judge it: {QUERIES}"  # how to get a verdict, if there is nothing to judge by
+    against: str | None = None  # the encoder with which best/ is compared; None: that before training
     before: list[Sample] = field(default_factory=list)  # the samples of the encoder before training
 
     @classmethod
-    def of(cls, evaluated: EvaluationData, data: TrainingData, taught: Taught, earlier: Mapping[str, Taught]) -> Judge:
+    def of(
+        cls,
+        evaluated: EvaluationData,
+        data: TrainingData,
+        taught: Taught,
+        earlier: Mapping[str, Taught],
+        against: str | None = None,
+    ) -> Judge:
         """Returns the judge of a run from what it is evaluated on, its data, and what taught it and, by name, the base
         model and the models that teach the run: rows whose labels taught one of these do not judge."""
         sets = evaluated.judging.items()
@@ -84,7 +92,10 @@ class Judge:
             ways = [MORE]
         notes = list(dict.fromkeys(note for each in apart for note in each.notes))
         unknown = any(each.unknown for each in earlier.values())
-        return cls(ordered, unjudged, notes, unknown, suites, f"to judge it: {'; or '.join([*ways, QUERIES])}")
+        if against is not None:
+            notes.append(f"compared with {against}, not with the encoder before this run")
+        advice = f"to judge it: {'; or '.join([*ways, QUERIES])}"
+        return cls(ordered, unjudged, notes, unknown, suites, advice, against)
 
     def begin(self, encoder: Encodes) -> None:
         """Evaluates the encoder before training; raises ``InputError`` for an evaluation that compares no examples."""
@@ -118,18 +129,18 @@ class Judge:
             self.before = [Sample(task, arrays[f"before.{i}"], unit=unit) for i, (task, unit) in enumerate(names)]
 
     def verdict(self, selector: Selector, best: Encodes | None, by_fold: ByFold | None = None) -> Verdict:
-        """Returns the verdict on the selected encoder; ``best`` may be None if it is that before training. If all
-        labels teach, ``by_fold`` trains an encoder for each fold, and returns its samples."""
+        """Returns the verdict on the selected encoder; ``best`` may be None if it is that before training, with which
+        it is compared. If all labels teach, ``by_fold`` trains an encoder for each fold, and returns its samples."""
         notes = [*self.notes, *([check(selector)] if selector.halves else [])]
         if not self.evaluations:
             selected = (
                 "the development set was used to select best/" if selector.scorer.pairs else "there are no labels"
             )
             return Verdict(NOT_JUDGED, self.unjudged or selected, [], [self.advice, *notes])
-        if selector.best_step == 0 or best is None:
+        if best is None or not (selector.best_step or self.against):
             return Verdict(CANNOT_TELL, "best/ is the encoder before training", [], notes)
         try:
-            reports = self.reports(best, by_fold)
+            reports = self.reports(best, by_fold if selector.best_step else None)
         except EqualVectors:
             return Verdict(WORSE, "the vectors are all equal", [], notes)
         except NotFinite as error:

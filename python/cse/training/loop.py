@@ -32,6 +32,7 @@ from .judging import ByFold
 from .loggers import LOGGERS
 from .run import Run
 from .run import RunResult as RunResult
+from .sequence import is_sequence, taught
 from .settings.given import TrainConfig
 from .setup import prepare
 from .step.ranks import Agreement, StopRequest, World, connected
@@ -104,6 +105,13 @@ def train(
         connected(config.device) as world,
         closing(Callbacks(watching) if world.is_main else Callback()) as shown,
     ):
+        if resume is None and is_sequence(config):
+
+            def first(given: TrainConfig, folder: Path | None) -> object:
+                shown.on_status(f"learning from the teacher in {given.output}/{given.name}, then from the labels")
+                return trained(given, world, shown, folder, rows, None)
+
+            config = taught(config, world, first)
         return trained(config, world, shown, None if resume is None else Path(resume), rows, known)
 
 
@@ -131,10 +139,11 @@ def trained(
             "judges": (),
             "judged_queries": None,
             "data": None,
+            "against": None,
             "options": _without(config.options, config.suites),
         }
         # The values that were given name the judges too, which do not judge the encoder of a fold.
-        given = _without(config.given or {}, ("judges", "judged_queries", "data"))
+        given = _without(config.given or {}, ("judges", "judged_queries", "data", "against"))
         given["options"] = _without(given.get("options", {}), config.suites)
         own = resumed_config(folder) if begun else config.replace(**changes, given=given)
         with closing(Callbacks([LOGGERS.get("jsonl")(), quiet])) as watching:
@@ -346,7 +355,7 @@ class Trainer:
             if keep:
                 outputs.save(run, "best")
                 if state.step == 0 and run.judge.evaluations:
-                    run.judge.begin(outputs.load_best(run))
+                    run.judge.begin(outputs.load(run, run.judge.against or run.folder / outputs.BEST))
                     run.judge.write(run.folder)
         return time.perf_counter() - began
 
@@ -394,7 +403,11 @@ class Trainer:
         if not self.world.is_main:
             return RunResult(run.folder, state.step, 0, state.seconds, 0, {}, {}, {}, [], {}, None, [], {})
         best = None
-        if run.labelled or run.evaluation.tasks or (run.judge.evaluations and selector.best_step > 0):
+        if (
+            run.labelled
+            or run.evaluation.tasks
+            or (run.judge.evaluations and (selector.best_step > 0 or run.judge.against))
+        ):
             self.callback.on_status("evaluating best/")
             best = outputs.load_best(run)
         verdict = run.judge.verdict(selector, best, by_fold)

@@ -36,7 +36,7 @@ def notes(selector: Selector) -> list[str]:
         if selector.best_step and selector.share:
             name += f", averaged with the base model (weight {selector.share:.0%})"
         change = f"{what} changed by {-selector.lost(selector.records[-1]):+.1f} points up to step {last}"
-        return [f"best/ is {name}: {change}; at most {selector.most_lost:g} may be lost for the labels."]
+        return [f"best/ is {name}: {change}; at most {selector.most_lost:g} may be lost."]
     if selector.scorer.pairs:
         notes = []
         missing = [record["step"] for record in selector.records if math.isnan(record["spearman"])]

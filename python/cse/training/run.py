@@ -52,10 +52,8 @@ class Run:
     base: BaseWeights = field(init=False)  # the weights before training, if the encoder's are averaged with them
 
     def __post_init__(self) -> None:
-        settings = self.settings
-        self.base = BaseWeights(
-            self.state.encoder, bool(settings.optimisation.merge_with_base or settings.methods.learn)
-        )
+        wanted = bool(self.settings.optimisation.merge_with_base) or self.state.selector.teaching
+        self.base = BaseWeights(self.state.encoder, wanted)
 
     @property
     def device(self) -> str:

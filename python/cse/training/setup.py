@@ -116,10 +116,11 @@ def prepare(
     tokenizer, length = built.encoder.tokenizer, settings.data.max_length
     tokens = open_tokens(rows, data.columns, tokenizer, length, data.reading, progress)
     state = build_state(settings, built, data, evaluated, negatives, len(rows))
-    models = dict.fromkeys(filter(None, (settings.model.model, methods.positive_encoder, *context.models)))
+    against = settings.evaluation.against
+    models = dict.fromkeys(filter(None, (settings.model.model, methods.positive_encoder, against, *context.models)))
     earlier = {name: taught_by_model(name) for name in models if name != "copy"}
     own = data.taught(evaluated.selecting, context.classes)
-    judge = Judge.of(evaluated, data, own, earlier)
+    judge = Judge.of(evaluated, data, own, earlier, against)
     taught = own.after(earlier.values())
     declare(built.encoder.backbone.config, taught.columns)
     base = hash_bytes("\n".join(hashed_files(built.encoder)).encode())
@@ -171,7 +172,8 @@ def build_state(
 ) -> TrainState:
     """Returns the state before the first step: the modules, their optimiser, and what selects best/."""
     optimisation, negative = settings.optimisation, next(iter(negatives.values()), None)
-    most_lost = settings.options[LABELS_POSITIVE]["most_lost"] if settings.methods.learn else None
+    guarding = LABELS_POSITIVE if settings.methods.learn else TEACHER
+    most_lost = settings.options.get(guarding, {}).get("most_lost")
     chosen = (settings.output.seed, optimisation.precision, most_lost)
     selector = evaluated.selector(built.encoder, data, negative, *chosen)
     return TrainState(

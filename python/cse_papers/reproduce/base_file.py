@@ -8,10 +8,13 @@ a little from those of MODEL; they are the base, and HASH is theirs (``weights_k
 
 from __future__ import annotations
 
+import lzma
 import sys
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO
@@ -25,6 +28,8 @@ from .masked import weights_key
 
 WEIGHTS, SCALE = "model.safetensors", ".scale"
 FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
+LARGEST = {WEIGHTS: 1 << 30, **dict.fromkeys(FILES, 1 << 24)}
+"""Bytes that a file in the archive may have; the base of the stored runs has 22 MB and less than 1 MB."""
 
 
 def pack(model: Path, folder: Path) -> Path:
@@ -53,19 +58,29 @@ def pack(model: Path, folder: Path) -> Path:
 
 
 def unpack(file: Path, place: Path) -> Path:
-    """Returns the folder of the model in a file, which is written to ``place`` unless it exists. Raises ``InputError``
-    for another file, and for weights that do not have the hash in its name."""
+    """Returns the folder of the model in a file, which is written to ``place`` unless it is there and has these
+    weights. Raises ``InputError`` for another file, and for weights that do not have the hash in its name. The hash
+    does not cover configuration and tokenizer: use the file of somebody whom you trust."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     folder = place / file.stem
-    if folder.exists():
-        return folder
+    with suppress(OSError, ValueError, SafetensorError):
+        if folder.exists() and weights_key(str(folder)) in file.stem:
+            return folder
     try:
         with zipfile.ZipFile(file) as archive:
+            if any(archive.getinfo(name).file_size > most for name, most in LARGEST.items()):
+                raise zipfile.BadZipFile
             contents = {name: archive.read(name) for name in (*FILES, WEIGHTS)}
         tensors = load(contents.pop(WEIGHTS))
-    except (zipfile.BadZipFile, zlib.error, KeyError, SafetensorError):
+        if not tensors or not all(map(partial(_is_sound, tensors), tensors)):
+            raise zipfile.BadZipFile
+    # of zipfile: RuntimeError for an encrypted file, NotImplementedError for an unknown compression
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, KeyError, ValueError, EOFError, OSError, RuntimeError,
+            SafetensorError) as error:  # fmt: skip
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise InputError(f"--base {file}: is not the file of a base, or is damaged; see docs/reproduce.md") from None
     with fresh_folder(folder) as part:
         for name, content in contents.items():
@@ -73,6 +88,14 @@ def unpack(file: Path, place: Path) -> Path:
         if (key := _save(tensors, part)) not in file.stem:
             raise InputError(f"--base {file}: the weights have the hash {key}, not the one in its name; copy it again")
     return folder
+
+
+def _is_sound(tensors: Mapping[str, Any], name: str) -> bool:
+    """Returns whether weights are finite, and integers have a scale for each of their rows."""
+    own, scale = tensors[name], tensors.get(name + SCALE)
+    if own.dtype.kind == "i":
+        return own.ndim == 2 and scale is not None and scale.shape == (len(own), 1)
+    return own.dtype.kind == "f" and bool(np.isfinite(own).all())
 
 
 def _save(tensors: Mapping[str, Any], folder: Path) -> str:

@@ -300,8 +300,13 @@ def save(run: Run, name: str) -> None:
 
 def load_best(run: Run) -> Encoder:
     """Returns the encoder in best/ as a user would load it, without the MLP head unless the head is kept."""
+    return load(run, run.folder / BEST)
+
+
+def load(run: Run, model: str | Path) -> Encoder:
+    """Returns an encoder on the device of a run."""
     with torch.random.fork_rng(devices=[]):  # dropout goes on with the state of the generator
-        return Encoder(run.folder / "best", device=run.device)
+        return Encoder(model, device=run.device)
 
 
 def save_card(run: Run, verdict: Verdict, fitted: Fitted | None) -> None:

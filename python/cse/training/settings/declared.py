@@ -367,6 +367,11 @@ class Evaluation:
             private=True,
         ),
     ] = None
+    against: Annotated[
+        str | None,
+        Opt("Encoder with which the verdict compares best/.", "MODEL", "the model before training", private=True),
+    ] = None
+    """With --learn and --teacher, the model before both."""
     eval_every: Annotated[
         CountOrNone, Opt("Steps between evaluations; 0: only before and after training.", may_change=True)
     ] = DERIVED

@@ -1,0 +1,89 @@
+"""--learn --teacher: a run that learns from the teacher, then one that learns the labels from its encoder."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from cse import Encoder, InputError, TrainConfig, train
+from cse.classifier.stored import load
+from cse.encoder.taught import taught_of
+from cse.training import folds, loop, sequence
+from cse.training.folder.stored import resumed_config
+from runs import write_table
+
+
+@pytest.fixture
+def config(run_config, tiny_roberta, sample_rows, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("cse.training.selection.Selector.lost", lambda selector, record: 0.0)
+    draw = np.random.default_rng(0)
+    rows = [(text, "ab"[len(text) % 2] if draw.random() < 0.5 else "") for text in sample_rows[:120]]
+    table = write_table(tmp_path / "t.csv", rows)
+    values = {"corpus": table, "column": "text", "labels": "label", "learn": True, "folds": 2, "output": "runs"}
+    plain = run_config.replace(tfidf=None, pooler="avg", max_steps=3, batch_size=8, lr=1e-3, **values)
+    return plain.replace(more_loss_terms=("teacher",), options={"teacher": {"model": str(tiny_roberta)}}, name="both")
+
+
+def test_the_teacher_comes_first_and_the_verdict_compares_with_the_encoder_before_both(config, monkeypatch):
+    made = []
+    create = loop.prepare
+
+    def counts(given, *more):
+        made.append((given.name, given.learn, given.model))
+        return create(given, *more)
+
+    monkeypatch.setattr(loop, "prepare", counts)
+    base = str(config.model)
+    result = train(config)
+    first = "runs/both-teacher/best"
+    assert made == [("both-teacher", False, base), ("both", True, first), ("1", True, first), ("2", True, first)]
+    stored = TrainConfig.from_toml("runs/both/config.toml")
+    assert stored.against == base
+    assert "teacher" not in stored.all_terms
+    teachers = json.loads((result.folder.with_name("both-teacher") / "result.json").read_text(encoding="utf8"))
+    assert teachers["verdict"]["word"] == "not judged"
+    assert any("compared with" in note for note in result.verdict["notes"])
+    judge = create(stored, None, result.folder).judge
+    judge.begin(Encoder(base, pooler="avg"))
+    written = json.loads((result.folder / "before.json").read_text(encoding="utf8"))
+    assert [each["values"] for each in written] == [sample.values.tolist() for sample in judge.before]
+    assert len(result.verdict["measures"]) == 2
+    taught = taught_of("runs/both/best")
+    assert len(taught.labelled) > 0
+    assert load(result.folder / "best").promise is not None
+
+
+def test_a_repeated_command_goes_on_after_the_teacher(config, monkeypatch):
+    judged_by_fold = folds.judged_by_fold
+
+    def stops(*given):
+        raise MemoryError("a crash")
+
+    monkeypatch.setattr(folds, "judged_by_fold", stops)
+    with pytest.raises(MemoryError):
+        train(config)
+    monkeypatch.setattr(folds, "judged_by_fold", judged_by_fold)
+    again = train(resumed_config("runs/both"), resume="runs/both")
+    whole = train(config.replace(name="other"))
+    assert again.verdict["measures"] == whole.verdict["measures"]  # notes name the folders
+    # The run of the teacher stands: another run of labels begins with its encoder.
+    shutil.rmtree("runs/other")
+    trained = []
+    run = loop.trained
+    monkeypatch.setattr(
+        loop, "trained", lambda given, *more: (trained.append((given.name, more[2])), run(given, *more))[1]
+    )
+    third = train(config.replace(name="other"))
+    assert str(trained[0][1]).endswith("other-teacher")  # resumed, with nothing left to train
+    assert third.verdict == whole.verdict
+    shutil.rmtree("runs/other")
+    with pytest.raises(InputError, match=r"was trained with other values \(seed\); remove it"):
+        train(config.replace(name="other", seed=7))
+
+
+def test_only_labels_with_a_teacher_are_two_runs(config):
+    assert sequence.is_sequence(config)
+    assert not sequence.is_sequence(config.replace(learn=False, folds=None))
+    assert not sequence.is_sequence(config.replace(more_loss_terms=(), options={}))
