@@ -9,7 +9,7 @@ import pytest
 
 from cse import Encoder, InputError, SearchIndex
 from cse.evaluation.judged import COLUMNS, key_of, outcome, pool, read_judgements
-from cse.evaluation.significance import power, queries_needed
+from cse.evaluation.significance import holm, power, queries_needed
 from random_texts import some_texts, write_vectors
 from test_retrieval import command, write
 
@@ -33,14 +33,14 @@ def test_a_pool_holds_the_texts_of_both_rankings_once_in_an_order_that_does_not_
     }
 
     def order(old, new, seed=0):
-        return [(query, *texts) for query, texts in pool(old, new, seed).items()]
+        return [(query, *texts) for query, texts in pool(old, new, seed=seed).items()]
 
     assert order(OLD, NEW, 7) == order(NEW, OLD, 7)
     mixed = {query: NEW[query] + OLD[query] for query in reversed(OLD)}
     assert order(OLD, NEW) == order(mixed, {query: [] for query in OLD})
     # Over many seeds, every text is at the first place equally often.
     many = {"1": TEXTS[:4]}, {"1": TEXTS[2:6]}
-    first = [pool(*many, seed)["1"][0] for seed in range(1200)]
+    first = [pool(*many, seed=seed)["1"][0] for seed in range(1200)]
     counts = [first.count(each) for each in TEXTS[:6]]
     assert sum((count - 200) ** 2 / 200 for count in counts) < 25.7  # chi-square with 5 degrees of freedom, p = 1e-4
 
@@ -167,6 +167,27 @@ def test_the_pool_holds_what_either_encoder_finds_and_the_verdict_is_that_of_cse
     assert "A true difference of 3 points is found" in shown
 
 
+def test_vectors_words_and_both_stand_side_by_side(place, cse_here):
+    systems = ["compare", "glove:a.txt", "glove:a.txt+bm25", "bm25", "corpus.txt", "--queries", "queries.txt"]
+    pooled = written(cse_here, place, *systems, "--pool", "pool.csv")
+    rows = judge(place / "pool.csv")
+    assert pooled["texts"] == len(rows)
+    found = written(cse_here, place, *systems, "--judged", "pool.csv")
+    assert [found["b"], *(each["b"] for each in found["others"])] == ["glove:a.txt+bm25", "bm25"]
+    records = [found["comparison"], found["others"][0]["comparison"]]
+    assert [each["p_holm"] for each in records] == pytest.approx(holm([each["p"] for each in records]))
+    index = SearchIndex.build(Encoder(f"glove:{place}/a.txt"), list(dict.fromkeys(ROWS)))
+    found_by_both = index.search(ASKED, 10, hybrid=True)
+    hybrid = {query: [hit.text for hit in hits] for query, hits in zip(ASKED, found_by_both, strict=True)}
+    assert all(
+        text in {text for asked, text, _ in rows if asked == query} for query in hybrid for text in hybrid[query]
+    )
+    alone = written(cse_here, place, *systems[:3], *systems[4:], "--judged", "pool.csv")
+    assert alone["comparison"]["b"] == records[0]["b"]
+    shown = cse_here(*systems, "--pool", "other.csv", cwd=place).stderr
+    assert "4 queries: a difference in nDCG below about 42 points will probably not show" in shown
+
+
 def test_another_encoder_and_more_queries_ask_only_for_texts_without_a_judgement(place, cse_here):
     written(cse_here, place, *COMMAND, "--pool", "pool.csv")
     before = judge(place / "pool.csv")
@@ -200,9 +221,9 @@ def test_judgements_may_have_other_white_space_and_empty_marks_and_need_valid_va
 @pytest.mark.parametrize(
     ("arguments", "phrase"),
     [
-        ((*COMMAND[:3], "--queries", "queries.txt", "--pool", "p.csv"), "two models, a corpus and queries"),
+        ((*COMMAND[:3], "--queries", "queries.txt", "--pool", "p.csv"), "two models or more, a corpus and queries"),
         ((*COMMAND, "--pool", "p.csv", "--suite", "retrieval"), "and no --suite"),
-        ((*COMMAND[:2], "glove:a.txt", *COMMAND[3:], "--pool", "p.csv"), "the same encoder"),
+        ((*COMMAND[:2], "glove:a.txt", *COMMAND[3:], "--pool", "p.csv"), "stands twice"),
         ((*COMMAND[:3], "nowhere.txt", *COMMAND[4:], "--pool", "p.csv"), "nowhere.txt: no such file"),
         ((*COMMAND[:4], "--queries", "blank.txt", "--pool", "p.csv"), "blank.txt: all 2 lines are blank"),
         ((*COMMAND[:4], "--queries", "blank.csv", "--pool", "p.csv"), "blank.csv: is a table"),

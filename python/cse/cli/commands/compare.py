@@ -41,7 +41,7 @@ def compare_command(
         str | None, Opt("With --pool and --judged: file of queries, one per row.", "FILE", flag="--queries")
     ] = None,
     pool: Annotated[
-        str | None, Opt("Write the texts that A or B finds for each query, to be judged.", "FILE.csv", **BY_PERSON)
+        str | None, Opt("Write the texts that MODELS find for each query, to be judged.", "FILE.csv", **BY_PERSON)
     ] = None,
     judged: Annotated[str | None, Opt("Compare by the judgements in this file.", "FILE.csv", **BY_PERSON)] = None,
     depth: Annotated[int, Ge(1), Le(100), Opt("Texts from each ranking.", "N", needs="query_file")] = 10,
@@ -79,12 +79,10 @@ def compare_command(
     --seeds, each of MODELS lists the checkpoints of one method, separated by commas. The seeds must be the same, in the
     same order, for every method. Methods are then compared by a paired t-test over seeds.
 
-    In the suite retrieval, MODELS may be bm25, which ranks by words alone, or run:FILE, a TREC run file. With --hybrid,
-    all others rank as cse search --hybrid does. To compare rankings with and without it, write one of them to
-    a file: cse eval MODEL --suite retrieval --data DIR --hybrid --run hybrid.run; then compare MODEL with
-    run:hybrid.run.
+    In the suite retrieval, and by judgements, MODELS may be bm25, which ranks by words alone, or MODEL+bm25, which
+    ranks as cse search --hybrid does (with --hybrid, all models do); in the suite, also run:FILE, a TREC run file.
 
-    Without labelled data: cse compare A B CORPUS --queries FILE --pool POOL.csv writes the first --depth texts of both
+    Without labelled data: cse compare A B CORPUS --queries FILE --pool POOL.csv writes the first --depth texts of all
     rankings for each query, in random order. Fill in the last column (1 relevant, 0 not), and repeat the command with
     --judged POOL.csv for the verdict. With both options, --pool writes the judgements that are known.
 
@@ -100,10 +98,10 @@ def compare_command(
 
     printing.check_output()
     if pool is not None or judged is not None:
-        if len(models) != 3 or query_file is None or "suites" in given_options():
+        if len(models) < 3 or query_file is None or "suites" in given_options():
             raise InputError(
-                "--pool and --judged take two models, a corpus and queries, and no --suite: cse compare A B CORPUS "
-                "--queries FILE --pool POOL.csv"
+                "--pool and --judged take two models or more, a corpus and queries, and no --suite: cse compare A B "
+                "CORPUS --queries FILE --pool POOL.csv"
             )
         compare_by_hand(models, query_file, column, depth, pool, judged, ranked, encoder, as_json, markdown)
         return

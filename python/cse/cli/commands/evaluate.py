@@ -65,18 +65,34 @@ class Evaluated:
         return values if size is None else (*values, f"retrieval.passages={0 if size == 'max' else size}")
 
 
+WITH_WORDS = "+bm25"
+"""The end of the name of a model that ranks by vectors and words."""
+
+
 def systems_of(models: Sequence[str], ranked: Ranking, seeds: bool = False) -> tuple[list[str], list[list[System]]]:
-    """Returns a label for each of MODELS, and its systems: one, or with ``seeds`` one for each of its models."""
+    """Returns a label for each of MODELS, and its systems: one, or with ``seeds`` one for each of its models. A model
+    whose name ends in ``+bm25`` ranks as with ``--hybrid``."""
     from ...evaluation.ranking import System
+    from ...search.bm25 import library
+    from ...search.fusion import Fusion
 
     fusion = ranked.fusion or False
     sides = []
     for text in models:
-        fixed = [System(model) for model in (text.split(",") if seeds else [text])]
-        sides.append([s if s.fixed else System(options.model_folder(str(s.model)), fusion) for s in fixed])
+        side = []
+        for name in text.split(",") if seeds else [text]:
+            model = name.removesuffix(WITH_WORDS)
+            if model != name:
+                library()
+            system = System(model)
+            together = Fusion() if model != name and not fusion else fusion
+            side.append(system if system.fixed else System(options.model_folder(model), together))
+        sides.append(side)
     if fusion and all(system.fixed for side in sides for system in side):
         raise InputError(f"--hybrid has no effect on {sides[0][0].fixed}; omit --hybrid")
-    return [" ".join([text, *side[0].flags]) for text, side in zip(models, sides, strict=True)], sides
+    named = [text if text.endswith(WITH_WORDS) else " ".join([text, *side[0].flags]) for text, side in
+             zip(models, sides, strict=True)]  # fmt: skip
+    return named, sides
 
 
 @command("eval")

@@ -31,14 +31,16 @@ def compare_by_hand(
     as_json: bool,
     markdown: bool,
 ) -> None:
-    """Ranks the corpus for the queries by two models, writes the pool, compares by the judgements, or both."""
+    """Ranks the corpus, the last of MODELS, for the queries by the others, writes the pool, compares by the judgements,
+    or both."""
     from ...evaluation.judged import read_judgements
 
     if pool_file is not None:
         printing.check_table(pool_file, "--pool")
     judgements = None if judged is None else read_judgements(judged)
-    names, sides = systems_of(models[:2], ranked)
-    found = rankings([system for (system,) in sides], names, models[2], query_file, column, depth, encoder)
+    *systems, corpus = models
+    names, sides = systems_of(systems, ranked)
+    found = rankings([system for (system,) in sides], names, corpus, query_file, column, depth, encoder)
     compare_by_judgements(found, names, depth, pool_file, judgements, as_json, markdown)
 
 
@@ -60,8 +62,11 @@ def rankings(
     from ...evaluation.retrieval import ranker_of
     from ...evaluation.run import opened
 
-    if names[0] == names[1]:
-        raise InputError(f"MODELS: {names[0]} and {names[1]} are the same encoder; name another one")
+    if len({*names}) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(
+            f"MODELS: {twice} stands twice; name another one, or MODEL+bm25 for vectors and words together, or bm25"
+        )
     check_systems(systems, "retrieval", None, None)
     if tables.is_table(query_file):
         raise InputError(f"--queries {query_file}: is a table; give a text file with one query per row")
@@ -91,30 +96,40 @@ def compare_by_judgements(
     as_json: bool,
     markdown: bool,
 ) -> None:
-    """Writes the pool of two rankings, compares them by the judgements, or both, and prints the result."""
-    from ...evaluation.judged import COLUMNS, key_of, outcome, pool
+    """Writes the pool of several rankings, compares the first with each of the others by the judgements, or both, and
+    prints the result. In the JSON record, the first comparison stands alone; ``others`` are those that follow."""
+    from ...evaluation.judged import COLUMNS, TARGET, key_of, outcomes, pool, smallest_shown
 
-    old, new = sides
     known = judgements or {}
     record: dict[str, Any] = {"a": names[0], "b": names[1], "pool": pool_file}
     lines = []
+    queries = len(sides[0])
+    if judgements is None and queries > 1:
+        points = smallest_shown(queries)
+        printing.say(
+            f"{queries:,} queries: a difference in nDCG below about {points:.0f} points will probably not show; "
+            f"{TARGET:g} points need hundreds"
+        )
     if pool_file is not None:
-        texts = [(query, text) for query, found in pool(old, new).items() for text in found]
+        texts = [(query, text) for query, found in pool(*sides).items() for text in found]
         marked = ((*pair, known.get(key_of(*pair), "")) for pair in texts)
         count = write_table(pool_file, COLUMNS, marked)
         left = sum(key_of(*pair) not in known for pair in texts)
         record |= {"texts": count, "to_judge": left}
         lines.append(
-            f"{pool_file}: {len(old):,} queries, {left:,} texts to judge; write 1 (relevant) or 0 in the column "
+            f"{pool_file}: {queries:,} queries, {left:,} texts to judge; write 1 (relevant) or 0 in the column "
             f"relevant, and repeat the command with --judged {pool_file} in place of --pool"
         )
     if judgements is not None:
-        record |= outcome(old, new, judgements, depth)
-        if not as_json:
-            if record["comparison"] is not None:
-                title = f"{names[1]} against {names[0]}"
-                printing.table([printing.compared_cells(record["comparison"])], title=title, markdown=markdown)
-            lines += outcome_lines(record)
+        found = outcomes(sides[0], sides[1:], judgements, depth)
+        record |= found[0]
+        if len(found) > 1:
+            record["others"] = [{"b": name, **each} for name, each in zip(names[2:], found[1:], strict=True)]
+        for name, each in zip(names[1:], found, strict=True) if not as_json else ():
+            title = f"{name} against {names[0]}"
+            if each["comparison"] is not None:
+                printing.table([printing.compared_cells(each["comparison"])], title=title, markdown=markdown)
+            lines += [*([f"{title}:"] if len(found) > 1 else []), *outcome_lines(each)]
     printing.result(record, as_json, lines)
 
 
