@@ -38,7 +38,8 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Commands with these phrases are parsed but not run, because they need a cluster, several processes, a published
 # checkpoint, full data sets, or a user who types queries or judges texts.
 PARSED = ("--engine ray", "torchrun", "make ", "--preset simcse-sup-bert-base", "asks for queries", "una-table1 --data",
-          "--judged", "--import my_loss.py", "--corpus enwiki1m.txt.gz", "--pool")  # fmt: skip
+          "--judged", "--import my_loss.py", "--corpus enwiki1m.txt.gz", "--pool", "tolabel.csv",
+          "cse predict")  # fmt: skip
 GENERATORS = ("tuner007/pegasus_paraphrase", "doc2query/msmarco-t5-base-v1")
 GENERATORS += ("Helsinki-NLP/opus-mt-en-fr", "Helsinki-NLP/opus-mt-fr-en")
 # Flags that are added to a command so that it ends soon.
@@ -216,6 +217,11 @@ def test_python_code_in_the_documentation_runs(cse, place, replaced, text, monke
     names = {"np": np, "texts": rows, "ids": [f"d{n}" for n in range(len(rows))]}
     if "runs/NAME" in text:
         text = text.replace('"data/stsb.dev.tsv")', '"data/stsb.dev.tsv", allow_partial=True)')
+    if "best/onnx" in text:
+        ran(cse("export", "runs/NAME", "--onnx", cwd=place))
+    if "runs/topics" in text:
+        given = ("--column", "text", "--labels", "airline_sentiment", "--name", "topics", "--model", replaced("minilm"))
+        ran(cse("train", "tweets.csv", *given, "--max-steps", "1", "--batch-size", "8", cwd=place))
     if "add_negatives(dataset" in text:
         from datasets import Dataset
 

@@ -499,8 +499,9 @@ def test_cse_search_builds_the_index_once_and_answers_queries(corpus, cse, answe
     first = ran(cse("search", "glove:v.txt", "c.csv", *given, "--query", texts[7], "--top", "2", cwd=corpus))
     lines = first.splitlines()
     assert lines[0] == texts[7]
-    assert lines[1].split() == ["1", "1.0000", "n7", *texts[7].split()]
-    assert len(lines) == 4
+    assert lines[1].split() == ["cosine", "id", "text"]
+    assert lines[2].split() == ["1", "1.0000", "n7", *texts[7].split()]
+    assert len(lines) == 5
     stamp = (corpus / "search" / "rows.arrow").stat().st_mtime_ns
     value = answered("glove:v.txt", "--queries", "q.txt", "--query", texts[9])
     assert [each["query"] for each in value["queries"]] == [texts[9], "word1 word2", "", "word3"]  # in order
@@ -607,7 +608,9 @@ def test_search_answers_each_line_of_standard_input_until_one_is_not_utf8(corpus
     shown = cse("search", "search", "--top", "3", cwd=corpus, stdin=lines).stdout.split("\n\n")
     assert [block.split("\n")[0] for block in shown[:1]] == queries[:1]
     assert "\x1b" not in "".join(shown)
-    assert [line.split()[2] for line in shown[0].split("\n")[1:]] == [hit.id for hit in expected[0]]
+    head, *rows = shown[0].split("\n")[1:]
+    assert head.split() == ["cosine", "row", "text"]
+    assert [line.split()[2] for line in rows] == [str(hit.row + 1) for hit in expected[0]]
     done = cse("search", cwd=corpus, stdin=b"word1\n\xff\n", text=False)
     assert done.returncode == 2
     assert b"standard input, line 2: is not UTF-8" in done.stderr

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._core import hash_bytes
-from ..data.classes import Classes, classes_of, label_of
+from ..data.classes import Classes, classes_of
 from ..data.corpus import Corpus
 from ..data.tables import as_text
 from ..data.written import Table
@@ -86,8 +86,6 @@ class Labelling:
     given: Classes | None
     """The labels in the table itself; None if it has no column of labels."""
     known: Known | None
-    two: int = 0
-    """Number of texts that the table gives two labels."""
     drawn: Drawn | None = None
     first: Rows = field(init=False)
     """``(N,)`` the first row of the text of each row, whose label all rows of the text get."""
@@ -186,7 +184,7 @@ class Labelling:
             "given": int(self.is_given.sum()),
             "predicted": int(predicted.sum()),
             "blank": int((~self.filled).sum()),
-            "texts_with_two_labels": self.two,
+            "texts_with_two_labels": 0 if self.given is None else self.given.two,
             "accuracy": promise.accuracy._asdict() if promise is not None and holds else None,
             "mean_recall": promise.recall._asdict() if promise is not None and holds else None,
             "thresholds": thresholds,
@@ -225,9 +223,6 @@ def label_rows(
     found = Labelling(fitted, corpus, np.load(scores, mmap_mode="r"), None, known)
     if cells is not None:
         found.given = classes_of(corpus, fitted.column, cells)
-        marked = np.array([label_of(as_text(cell)) != "" for cell in cells], dtype=bool)
-        rows = np.flatnonzero(marked & (found.given.of_rows < 0) & found.filled)
-        found.two = len(np.unique(corpus.row_keys()[rows]))
     return found
 
 

@@ -57,6 +57,8 @@ class Classes:
     """``(N,)`` position in ``names`` of the label of each row; -1: none."""
     values: list[Any] = field(default_factory=list)
     """The first cell of each label, with its spelling and type: text, an integer, a number or a truth value."""
+    two: int = 0
+    """Number of texts that occur with two labels, and so have none."""
 
     def only(self, rows: npt.NDArray[np.int64]) -> Classes:
         """Returns the classes in which only these rows have a label."""
@@ -117,7 +119,8 @@ def classes_of(corpus: Corpus, column: str, labels: Iterable[Any]) -> Classes:
     np.minimum.at(lowest, text[given], of_values[rows[given]])
     np.maximum.at(highest, text[given], of_values[rows[given]])
     of_rows[rows] = np.where(lowest == highest, lowest, -1)[text]
-    return Classes(column, names, of_rows, [spelled[name] for name in names])
+    two = int(((lowest != highest) & (highest >= 0)).sum())
+    return Classes(column, names, of_rows, [spelled[name] for name in names], two)
 
 
 def likely_labels(corpus: Corpus) -> dict[str, int]:

@@ -256,6 +256,11 @@ class SearchIndex:
         """Returns the texts of some rows."""
         return self._rows.values("text", rows)
 
+    @property
+    def has_ids(self) -> bool:
+        """Whether the rows have ids of their own."""
+        return self._rows.has_ids
+
     def ids(self, rows: Iterable[int]) -> list[str]:
         """Returns the ids of some rows, or the row numbers if the index has no ids."""
         return self._rows.values("id", rows) if self._rows.has_ids else [str(row) for row in rows]

@@ -109,7 +109,8 @@ def score_text(record: dict[str, Any]) -> str:
     if "mrr" in record:
         parts.append(f"MRR {record['mrr']:.4f} +- {record['mrr_se']:.4f}")
     if "alignment" in record:
-        parts += [f"alignment {record['alignment']:.3f}", f"uniformity {record['uniformity']:.3f}"]
+        # + 0.0 turns -0.0 into 0.0.
+        parts += [f"{name} {round(record[name], 3) + 0.0:.3f}" for name in ("alignment", "uniformity")]
     if "cos_syn" in record:
         parts.append(f"cosine to synthetic negatives {record['cos_syn']:.3f}")
     return ", ".join(parts) or "not scored"
@@ -128,13 +129,11 @@ def meanings(record: dict[str, Any]) -> str:
 
 
 def header(facts: dict[str, str], verbose: bool = False) -> list[str]:
-    """Returns the lines that describe a run before training, from ``Run.facts``; without ``verbose`` the main ones."""
+    """Returns the lines that describe a run before training, from ``Run.facts``; without ``verbose`` the main ones:
+    first what was named, then the recipe."""
     if not verbose:
-        joined = {"positive": ("positive", "negatives"), "corpus": ("corpus", "columns")}
-        names = ("device", "model", "recipe", "loss", "positive", "corpus", "labels", "index", "steps", "warning")
-        texts = {name: [facts[key] for key in joined.get(name, (name,)) if key in facts] for name in names}
-        between = {"positive": "; negatives: "}
-        facts = {name: between.get(name, "; ").join(parts) for name, parts in texts.items() if parts}
+        names = ("corpus", "columns", "labels", "model", "recipe", "steps", "device", "index", "warning")
+        facts = {name: facts[name] for name in names if name in facts}
     return [f"{name:>9}  {value}" for name, value in facts.items()]
 
 
@@ -152,8 +151,8 @@ class ProgressCallback(Callback):
     If the output is neither a notebook nor a terminal, lines of progress are printed at least 15 seconds apart.
 
     Args:
-        verbose: Whether all of ``run.facts`` and ``run.examples`` are printed before training. Default: only device,
-            model, loss, positives and negatives, corpus, steps, warnings, and the first example.
+        verbose: Whether all of ``run.facts`` and ``run.examples`` are printed before training. Default: only corpus,
+            labels, model, recipe, steps, device, warnings, and the first example.
     """
 
     def __init__(self, verbose: bool = False) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,6 +83,8 @@ def search_command(
     printing.say(f"{output}: {len(index):,} rows, {index.shape[0]:,} vectors of {index.shape[1]} dimensions")
     prepare(index, fusion)
     typed = sys.stdin is not None and sys.stdin.isatty()
+    similarity = str(getattr(index.encoder, "similarity_name", "cosine"))
+    shown = partial(lines, score="score" if fusion else similarity, ids=index.has_ids)
     reads = sys.stdout.isatty() and not (corpus and as_json) if typed else sys.stdin is not None and not corpus
     if reads and not asked:
         count = 0
@@ -91,7 +94,7 @@ def search_command(
             if as_json:
                 printing.result({"query": query, "hits": list(map(asdict, hits))}, True, [])
             else:
-                printing.echo("\n".join(lines(hits) if typed else [query, *lines(hits), ""]))
+                printing.echo("\n".join(shown(hits) if typed else [query, *shown(hits), ""]))
             if typed:
                 printing.say(f"{1000 * (time.perf_counter() - started):.0f} ms")
         if count or not as_json:
@@ -109,7 +112,7 @@ def search_command(
         printing.result({**about, "changes": changes, **times, "queries": pairs}, True, [])
         return
     for query, hits in zip(asked, results, strict=True):
-        printing.echo("\n".join([query, *lines(hits), ""]))
+        printing.echo("\n".join([query, *shown(hits), ""]))
     if asked and fusion is None:
         printing.say("ranked by meaning only; --hybrid also uses the words of the query")
 
@@ -143,9 +146,19 @@ def read_queries(
     return [*queries, *(text for text in rows.take(range(len(rows))) if blank or not is_blank(text))]
 
 
-def lines(hits: list[Hit]) -> list[str]:
-    wide = max((len(hit.id) for hit in hits), default=0)
-    return [f"{rank:4}  {hit.score:.4f}  {hit.id:>{wide}}  {shortened(hit.text)}" for rank, hit in enumerate(hits, 1)]
+def lines(hits: list[Hit], score: str = "cosine", ids: bool = False) -> list[str]:
+    """Returns hits as the lines of a table, with its header. Without ids of its own, a row is counted from 1, as an
+    editor counts the lines of a text file; JSON has its number from 0."""
+    if not hits:
+        return []
+    name = "id" if ids else "row"
+    cells = [hit.id if ids else f"{hit.row + 1:,}" for hit in hits]
+    wide, score_wide = max(map(len, (name, *cells))), max(len(score), 7)
+    rows = [
+        f"{rank:4}  {hit.score:{score_wide}.4f}  {cell:>{wide}}  {shortened(hit.text)}"
+        for rank, (hit, cell) in enumerate(zip(hits, cells, strict=True), 1)
+    ]
+    return [f"      {score:>{score_wide}}  {name:>{wide}}  text", *rows]
 
 
 def prepare(index: SearchIndex, fusion: Fusion | None) -> None:

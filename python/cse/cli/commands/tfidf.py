@@ -11,6 +11,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from annotated_types import Ge, Le
 
 import cse._core as _core
@@ -140,9 +141,12 @@ def doctor_command(
     corpus: tuple[str, ...],
     *,
     model: Annotated[
-        str | None, Opt("Also list frequent words that the tokenizer of this model divides into pieces.", "MODEL")
+        str | None, Opt("Also count the pieces into which the tokenizer of this model divides the words.", "MODEL")
     ] = None,
-    top: Annotated[int, Ge(1), Le(2**31), Opt("Number of words to list.", "N", needs="model")] = 20,
+    top: Annotated[
+        int | None, Ge(1), Le(2**31), Opt("List N frequent words that it divides.", "N", "none", needs="model")
+    ] = None,
+    labels: Annotated[str | None, Opt("Also count the labels in this column of CORPUS.", "COLUMN")] = None,
     words: Words,
     reading: Reading,
     as_json: AsJson = False,
@@ -152,8 +156,9 @@ def doctor_command(
 
     Rows that other commands reject, such as rows with invalid UTF-8, are counted here and are not errors.
 
-    With --model, the words that the tokenizer of the model splits into pieces are listed, beginning with those that
-    take the most additional tokens. Texts that differ, but whose first 32 tokens (the default of cse train
+    With --labels, the labels are counted, the rows without one, and the texts with two. With --model, the pieces of
+    words are counted; --top lists words that are divided, beginning with those that take the most additional tokens.
+    Texts that differ, but whose first 32 tokens (the default of cse train
     --max-length) are equal, are counted.
     """
     printing.check_output()
@@ -181,13 +186,17 @@ def doctor_command(
     if model is not None:
         # A corpus in the cache is found there only with the same option.
         again = replace(reading, encoding_errors="replace") if seen["faults"]["invalid"]["rows"] else reading
-        value["model"] = _count_words(corpus, tokenizer, model, top, **asdict(again))
+        value["model"] = _count_words(corpus, tokenizer, model, 20 if top is None else top, **asdict(again))
+    if labels is not None:
+        value["labels"] = _count_labels(corpus, labels, reading)
     if as_json:
         printing.result({**value, "seconds": round(seconds, 3)}, True, [])
         return
-    _print(seen, advice, seconds)
+    _print(seen, advice, value, seconds)
+    if labels is not None:
+        _print_labels(value["labels"])
     if model is not None:
-        _print_words(value["model"])
+        _print_words(value["model"], top is not None)
 
 
 def _tokenizer(model: str) -> Any:
@@ -234,12 +243,60 @@ def _count_words(files: Sequence[str], tokenizer: Any, model: str, top: int, **r
     }
 
 
-def _print_words(seen: dict[str, Any]) -> None:
+SHOWN = 20
+"""Most labels that are listed."""
+
+
+def _count_labels(files: Sequence[str], column: str, reading: Reading) -> dict[str, Any]:
+    """Returns the numbers of distinct texts by label, without a label, and with two."""
+    from ...data.classes import read_classes
+    from ...evaluation.labels import distinct
+
+    corpus = open_corpus(
+        files,
+        reading.column,
+        encoding_errors=reading.encoding_errors,
+        max_line_bytes=reading.max_line_bytes,
+        cache=None,
+    )
+    classes = read_classes(corpus, column, f"--labels {column}")
+    texts = distinct(corpus)
+    own = classes.of_rows[texts]
+    counts = np.bincount(own[own >= 0], minlength=len(classes.names))
+    order = np.argsort(-counts, kind="stable")
+    return {
+        "column": column,
+        "labels": {classes.names[place]: int(counts[place]) for place in order.tolist()},
+        "without": int((own < 0).sum()) - classes.two,
+        "with_two": classes.two,
+    }
+
+
+def _print_labels(seen: dict[str, Any]) -> None:
+    from ...evaluation.base import FEWEST
+
+    rare = [name for name, count in seen["labels"].items() if count < FEWEST]
+    printing.echo()
+    shown = dict(list(seen["labels"].items())[:SHOWN])
+    printing.table([{"label": name, "texts": f"{count:,}"} for name, count in shown.items()], seen["column"])
+    listed = f" ({SHOWN} are listed)" if len(seen["labels"]) > SHOWN else ""
+    printing.echo(
+        f"{len(seen['labels']):,} labels{listed}; {seen['without']:,} texts without a label, {seen['with_two']:,} with "
+        "two, which neither teach nor judge."
+    )
+    if rare:
+        printing.echo(
+            f"{len(rare):,} labels have fewer than {FEWEST} texts, and do not judge an encoder: {', '.join(rare[:5])}"
+            f"{', ...' if len(rare) > 5 else ''}. Label more rows (cse draw), or join similar labels."
+        )
+
+
+def _print_words(seen: dict[str, Any], listed: bool) -> None:
     printing.echo()
     printing.echo(
-        f"{seen['words']:,} words are {seen['tokens']:,} tokens of {seen['name']}: {seen['token_share_divided']:.1%} "
-        f"of the tokens are in words of 2 or more pieces, {seen['token_share_3_or_more_pieces']:.1%} in words of 3 or "
-        f"more; {seen['unknown_words']:,} words have an unknown character."
+        f"{seen['name']}: {seen['tokens']:,} tokens; {seen['token_share_divided']:.1%} of them are in words (and "
+        f"signs) of 2 or more pieces, {seen['token_share_3_or_more_pieces']:.1%} in words of 3 or more; "
+        f"{seen['unknown_words']:,} words have an unknown character."
     )
     if seen["equal_texts"]:
         printing.echo(
@@ -248,6 +305,8 @@ def _print_words(seen: dict[str, Any]) -> None:
         )
     if seen["warning"]:
         printing.echo(f"Warning: {seen['warning']}.")
+    if not listed:
+        return
     totals = accumulate(entry["saved_tokens"] for entry in seen["listed_words"])
     rows = [
         {
@@ -264,7 +323,7 @@ def _print_words(seen: dict[str, Any]) -> None:
         printing.echo(f"{len(rows):,} of {seen['divided_words']:,} words.")
 
 
-def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: float) -> None:
+def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], value: dict[str, Any], seconds: float) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -309,6 +368,7 @@ def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], seconds: fl
         grid.add_row(Text(level, style="red" if level == "fault" else "yellow"), Text(visible(what)))
         grid.add_row("", Text(f"-> {do}", style="dim"))
     out.print(grid)
-    if not any(level == "fault" for level, _, _ in advice):
+    unreadable = "model" in value and value["model"]["warning"]
+    if not unreadable and not any(level == "fault" for level, _, _ in advice):
         out.print("No fault found.")
     out.print(f"{seconds:.2f} s, {seen['rows'] / seconds:,.0f} rows/s", style="dim")
