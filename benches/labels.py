@@ -5,6 +5,7 @@
                             [--device cuda] [--model minilm]
     python benches/labels.py DATA --work DIR --permuted 0 20 [--only SET ...]
     python benches/labels.py DATA --work DIR --setfit PYTHON [--only SET ...]
+    python benches/labels.py DATA --work DIR --teacher MODEL [--only SET ...] [--seeds N ...]
 
 DATA holds corpora/ and transfer/, as for ``verdict.py``. Of each set, 2,000 rows are a table in which N rows, drawn by
 the seed, have a label, and 1,200 others are the test. The model is trained on the table. The classifier of the verdict
@@ -13,8 +14,9 @@ the test rows, and intervals are those of the verdict. Results marked ``"ruler":
 without class weights, which favours frequent labels; they are kept for one release and not reported. With --permuted,
 the labels of 100 rows are permuted, by each of the seeds from the first to the one before the last, and the classifier
 is fitted to the true ones. With --setfit, the Python of another environment trains SetFit, with its defaults, on the
-same 100 rows; the score without labels is the MRR by which --learn is guarded, of the same sentences. A cell is stored
-when it is finished, so that an interrupted program continues.
+same 100 rows. With --teacher, the model learns from MODEL on all rows of the table before it learns the labels of 100
+(``--learn --teacher``). The score without labels is the MRR by which --learn is guarded, of the same sentences. A cell
+is stored when it is finished, so that an interrupted program continues.
 """
 
 from __future__ import annotations
@@ -156,6 +158,35 @@ def trained(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: in
     return encoder, {**seconds, **record}
 
 
+def taught_first(data: Data, seed: int, teacher: str, threads: int) -> dict[str, Any]:
+    """Trains on the table with ``--learn --teacher``; returns the scores before and after both runs."""
+    import cse
+    from cse.evaluation.labels import predict
+    from cse.training.callbacks import Callback
+    from cse.training.loop import Trainer
+    from cse.training.sequence import taught
+    from cse.training.setup import prepare
+    from cse.training.step.ranks import World
+
+    rows = data.taught(LABELS[1], seed)
+    labels = data.labels[rows]
+    columns = {"corpus": str(data.table(rows, labels)), "column": "text", "labels": "label", "learn": True}
+    settings = {"seed": seed, "threads": threads, "output": str(data.work), "device": data.device}
+    config = cse.TrainConfig(**columns, **settings, model=data.model, teacher=teacher, name=f"{data.name}-{seed}")
+    began = time.process_time()
+    second = taught(config, World(), lambda given, _: Trainer(prepare(given), World(), Callback()).run())
+    result = Trainer(prepare(second, left_out=np.arange(0)), World(), Callback()).run()
+    seconds = time.process_time() - began
+    texts = [data.texts[row] for row in rows]
+    after = cse.Encoder(result.folder / "best", device=data.device).encode([*texts, *data.texts[TABLE:]])
+    before = data.before()
+    old = predict(before[rows], labels, before[TABLE:])
+    new = predict(after[: len(rows)], labels, after[len(rows) :])
+    for folder in (result.folder, Path(f"{result.folder}-teacher")):
+        shutil.rmtree(folder)
+    return {**compared(old, new, data.labels[TABLE:]), "processor": seconds}
+
+
 def cell(data: Data, count: int, seed: int, threads: int, permuted: bool = False) -> dict[str, Any]:
     taught = data.taught(count, 0 if permuted else seed)
     labels, test = data.labels[taught], data.labels[TABLE:]
@@ -271,6 +302,12 @@ def report(stored: dict[str, Any]) -> Iterator[str]:
                 f"{name}, permuted labels: {len(found)} runs, {better} better; best/ is the base in {base}; in the "
                 f"others, the score without labels falls by at most {lost:.1f} points"
             )
+    taught = stored.get("teacher, then labels", {})
+    for name in SETS:
+        if found := [record for key, record in taught.items() if key.startswith(f"{name}/")]:
+            values = [float(np.mean([each[what] for each in found])) for what in ("before", "after", "difference")]
+            each = ", ".join(f"{run['difference']:+.1f} [{run['low']:+.1f}, {run['high']:+.1f}]" for run in found)
+            yield "{}, teacher, then labels: {:.1f} -> {:.1f}, {:+.1f}; by seed {}".format(name, *values, each)
     below = [key for key, record in stored.get("runs", {}).items() if record["high"] < 0]
     five, three = (sum(gain >= goal for gain in gains.values()) for goal in (5, 3))
     yield (
@@ -288,6 +325,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
     parser.add_argument("--permuted", type=int, nargs=2)
     parser.add_argument("--setfit")
+    parser.add_argument("--teacher")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--model", default="minilm")
@@ -308,6 +346,11 @@ def main() -> None:
     jobs: list[tuple[str, str, Callable[..., dict[str, Any]], tuple[Any, ...]]]
     if options.setfit:
         jobs = [("setfit", f"{name}/{LABELS[1]}", setfit, (LABELS[1], options.setfit, threads)) for name in sets]
+    elif options.teacher:
+        jobs = [
+            ("teacher, then labels", f"{name}/{seed}", taught_first, (seed, options.teacher, threads))
+            for seed, name in product(options.seeds, sets)
+        ]
     elif options.permuted:
         numbers = range(*options.permuted)
         jobs = [

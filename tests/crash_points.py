@@ -161,6 +161,8 @@ class Case:
 
 RUN = "train corpus.txt --loss focal --una --model model --max-steps 6 --batch-size 4 --threads 1 --precision fp32"
 RUN += " --eval-every 2 -o runs"
+LABELS = f"{RUN} --labels label --pooler avg".replace("corpus.txt", "table.csv --column text")
+LEARN = f"{LABELS} --learn --folds 2 --set same-label.most_lost=100"
 CASES = {
     "build-tfidf": Case("build-tfidf corpus.txt -o out", ("out",), "build-tfidf other.txt -o out"),
     "build-tfidf --no-matrix": Case(
@@ -174,6 +176,10 @@ CASES = {
     "encode --parts": Case("encode model --parts corpus.txt other.txt -o parts", ("parts",)),
     "train": Case(f"{RUN} --name run", ("runs/run",)),
     "train --save-every": Case(f"{RUN} --name run --save-every 2", ("runs/run",)),
+    "train --learn": Case(f"{LEARN} --name run", ("runs/run",)),
+    "train --learn --teacher": Case(f"{LEARN} --teacher done/best --name run", ("runs/run", "runs/run-teacher")),
+    "predict": Case("predict labelled table.csv -o p.csv", ("p.csv",), "predict labelled more.csv -o p.csv"),
+    "draw": Case("draw table.csv --column text -n 4 -o d.csv", ("d.csv",), "draw more.csv --column text -n 4 -o d.csv"),
     "search": Case("search model corpus.txt -o index", ("index",)),
     "search, updated": Case("search model corpus.txt -o index", ("index",), "search model other.txt -o index"),
     "mine": Case("mine model corpus.txt --queries queries.jsonl --query-column anchor -o m.jsonl", ("m.jsonl",)),
@@ -278,6 +284,11 @@ def crash(name, case, inputs, place, everything, share, how=signal.SIGKILL):
     return len(numbers) - missed, missed, failures
 
 
+def plain(rows):
+    """The rows without what has a meaning in a .csv file."""
+    return [row.replace(",", " ").replace('"', " ") for row in rows]
+
+
 def prepare(folder):
     """Writes the inputs of all cases into a folder: texts, pairs, a tiny model, an index, and a finished run."""
     from conftest import make_t5, make_tiny
@@ -292,6 +303,9 @@ def prepare(folder):
     (folder / "pairs.tsv").write_text(pairs, encoding="utf8")
     queries = [json.dumps({"anchor": rows[number], "positive": rows[number + 20]}) for number in range(8)]
     (folder / "queries.jsonl").write_text("\n".join(queries) + "\n", encoding="utf8")
+    lines = [f"{text},{'ab'[number % 2] if number < 24 else ''}" for number, text in enumerate(plain(rows))]
+    (folder / "table.csv").write_text("text,label\n" + "\n".join(lines[:40]) + "\n", encoding="utf8")
+    (folder / "more.csv").write_text("text,label\n" + "\n".join(lines[10:]) + "\n", encoding="utf8")
     make_tiny(folder / "model", "bert")
     make_t5(folder / "t5", folder / "model")
     TfidfIndex.build(folder / "corpus.txt").save(folder / "tfidf")
@@ -317,6 +331,9 @@ def main() -> None:
         code, text, _ = run(f"{RUN} --name done".split(), place / "inputs")
         assert code == 0, text
         shutil.move(place / "inputs" / "runs" / "done", place / "inputs" / "done")
+        code, text, _ = run(f"{LABELS} --name labelled".split(), place / "inputs")
+        assert code == 0, text
+        shutil.move(place / "inputs" / "runs" / "labelled", place / "inputs" / "labelled")
         shutil.rmtree(place / "inputs" / "runs")
         for case in (case for case in CASES if re.search(options.case, case)):
             began = time.monotonic()

@@ -43,7 +43,8 @@ PARSED = ("--engine ray", "torchrun", "make ", "--preset simcse-sup-bert-base", 
 GENERATORS = ("tuner007/pegasus_paraphrase", "doc2query/msmarco-t5-base-v1")
 GENERATORS += ("Helsinki-NLP/opus-mt-en-fr", "Helsinki-NLP/opus-mt-fr-en")
 # Flags that are added to a command so that it ends soon.
-SHORT = {"train": ["--max-steps", "2", "--batch-size", "8", "--name", "NAME"], "generate": ["--max-new-tokens", "4"]}
+SHORT = {"train": ["--max-steps", "2", "--batch-size", "8", "--name", "NAME"], "generate": ["--max-new-tokens", "4"],
+         "draw": ["-n", "10"]}  # fmt: skip
 
 
 def blocks(*languages):

@@ -364,6 +364,7 @@ class RunIndex:
         if self.given is not None or not self.named:
             return self._opened(Path(self.given or FOLDER))
         if stored is not None and has_index(stored):
+            self._describe(TfidfIndex.open(stored))
             return self._opened(stored)
         assert corpus is not None
         if has_index(FOLDER) and _is_of(corpus, tokenizer):
@@ -387,6 +388,9 @@ class RunIndex:
             names = ", ".join(file.path for file in index.files[:3])
             self.facts["index"] = f"{self.given} was built from other files than the run trains on ({names})"
 
+    def _describe(self, built: TfidfIndex) -> None:
+        self.facts["index"] = f"built for the run from {built.info.documents:,} rows, {built.info.terms:,} terms"
+
     def _build(self, corpus: Corpus, tokenizer: str | None) -> TfidfIndex:
         if len(corpus) > MOST_INDEXED:
             raise InputError(
@@ -397,7 +401,7 @@ class RunIndex:
         built = self.built = TfidfIndex.from_texts(corpus.take(range(len(corpus))), **words)
         data = built.to_bytes()
         self.sha256 = hashlib.sha256(data).hexdigest()
-        self.facts["index"] = f"built for the run from {built.info.documents:,} rows, {built.info.terms:,} terms"
+        self._describe(built)
         return TfidfIndex.from_bytes(data, **self.filters) if any(self.filters.values()) else built
 
     def save(self, folder: Path) -> None:

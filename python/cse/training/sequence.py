@@ -25,8 +25,9 @@ from .step.ranks import World
 SHARED = (
     *("corpus", "column", "encoding_errors", "max_line_bytes", "cache", "keep_duplicates", "imports"),
     *("model", "pooler", "prompt", "precision", "device", "threads", "seed", "output", "loggers", "log_every"),
+    *("max_length", "batch_size", "accumulate", "chunk_size", "max_steps", "epochs", "compile", "graphs"),
 )
-"""The settings that the first run has too; the others are of the second."""
+"""The settings that the first run has too, if they were given; the others are of the second."""
 SUFFIX = "-teacher"
 GUARD = {"most_lost": 1.0}
 """The first run is guarded as the second is."""
