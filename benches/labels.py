@@ -307,7 +307,8 @@ def report(stored: dict[str, Any]) -> Iterator[str]:
         if found := [record for key, record in taught.items() if key.startswith(f"{name}/")]:
             values = [float(np.mean([each[what] for each in found])) for what in ("before", "after", "difference")]
             each = ", ".join(f"{run['difference']:+.1f} [{run['low']:+.1f}, {run['high']:+.1f}]" for run in found)
-            yield "{}, teacher, then labels: {:.1f} -> {:.1f}, {:+.1f}; by seed {}".format(name, *values, each)
+            before, after, change = values
+            yield f"{name}, teacher, then labels: {before:.1f} -> {after:.1f}, {change:+.1f}; by seed {each}"
     below = [key for key, record in stored.get("runs", {}).items() if record["high"] < 0]
     five, three = (sum(gain >= goal for gain in gains.values()) for goal in (5, 3))
     yield (

@@ -787,7 +787,7 @@ def test_a_run_that_is_stopped_within_a_fold_resumes_there_with_the_same_verdict
     folder = whole.folder.with_name("cut")
     assert [path.name for path in (folder / folds.FOLDS).glob("*.json")] == ["1.json"]
     assert train(config.replace(name="cut"), Stop(), resume=folder).verdict == whole.verdict
-    assert steps == [1, 2, 3, 1, 2, *resumed]
+    assert steps == [1, 2, 3, 4, 5, *(3 + step for step in resumed)]  # of both folds together
     with pytest.raises(InputError, match="--folds: 1 leaves no labels to learn from"):
         prepare(learning(base, few, folds=1))
 

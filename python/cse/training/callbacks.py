@@ -160,9 +160,11 @@ class ProgressCallback(Callback):
         self.display = ProgressDisplay()
         self._training = False
         self._loss = self._score = ""
+        self._further = 0  # encoders that are trained after this one, to judge it
 
     def on_train_begin(self, run: Run) -> None:
         """Prints a description of the run, then the texts of one or all examples, each cut off at 120 characters."""
+        self._further = run.judge.further
         for line in header(run.facts, self.verbose):
             self.display.print(line)
         for examples in by_sentence(run.examples)[: None if self.verbose else 1]:
@@ -188,8 +190,12 @@ class ProgressCallback(Callback):
         self._training = True
         self.display("training", step, steps, "steps", self._loss, self._score)
         if step == 4 and steps > 20 and (left := self.display.seconds_left(step, steps)) is not None:
-            seconds = f"{left / (steps - 4):.2f} s per step"
-            self.display.print(f"{steps:,} steps, about {duration(left)} left ({seconds})")
+            each = left / (steps - 4)
+            more = ""
+            if self._further:
+                total = left + self._further * steps * each
+                more = f"; {duration(total)} with the {self._further} encoders that are trained to judge it"
+            self.display.print(f"{steps:,} steps, about {duration(left)} left ({each:.2f} s per step){more}")
 
     def on_log(self, records: Sequence[dict[str, Any]]) -> None:
         """Stores the latest loss; the next update of the progress bar shows it."""

@@ -30,13 +30,15 @@ Train = Callable[[Path, npt.NDArray[np.int64], Callback], Encodes]
 
 
 class Quiet(Callback):
-    """Shows the steps of a fold, and names the run that is to be resumed if it is stopped."""
+    """Shows the steps of fold ``number``, from 1, as some of those of all ``count`` folds, so that the time left is
+    that of all; and names the run that is to be resumed if it is stopped."""
 
-    def __init__(self, shown: Callback, run: Path, name: str) -> None:
-        self.shown, self.run, self.name = shown, run, name
+    def __init__(self, shown: Callback, run: Path, number: int, count: int) -> None:
+        self.shown, self.run, self.number, self.count = shown, run, number, count
 
     def on_step_end(self, step: int, steps: int) -> None:
-        self.shown.on_progress(self.name, step, steps, "steps")
+        done = (self.number - 1) * steps + step
+        self.shown.on_progress(f"training {self.count} encoders to judge", done, self.count * steps, "steps")
 
     def on_interrupt(self, why: str) -> None:
         self.shown.on_interrupt(stopped(self.run))
@@ -65,7 +67,7 @@ def judged_by_fold(
         folder = run / FOLDS / str(number)
         stored = folder.with_suffix(".json")
         if not _is_found(stored):
-            quiet = Quiet(callback, run, f"training encoder {number} of {len(crossed.folds)} to judge")
+            quiet = Quiet(callback, run, number, len(crossed.folds))
             encoder = train(folder, rows, quiet)
             odds = [] if labelled is None else _log_odds(labelled, number - 1, encoder)
             found: Found = {

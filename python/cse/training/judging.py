@@ -108,7 +108,12 @@ class Judge:
     @property
     def by_folds(self) -> bool:
         """Whether further encoders are trained to judge."""
-        return any(each.trains for each in self.evaluations)
+        return self.further > 0
+
+    @property
+    def further(self) -> int:
+        """How many further encoders are trained to judge."""
+        return max((len(each.folds) for each in self.evaluations if isinstance(each, CrossFitted)), default=0)
 
     def reports(self, encoder: Encodes, by_fold: ByFold | None = None) -> list[Report]:
         """Returns the reports of all evaluations for an encoder; with ``by_fold``, folds have encoders of their own."""
