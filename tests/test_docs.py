@@ -285,6 +285,16 @@ def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
             scores = (whole["runs"][f"{name}/100/0"]["after"], other["after"], other["own classifier"])
             cells = " | ".join(f"{score:.1f}" for score in scores)
             assert re.search(rf"^\| {re.escape(row)}[^|]*\| {re.escape(cells)} \|$", setfit, re.MULTILINE), name
+    _, _, after = taught.partition("### A teacher, then labels")
+    sequence = whole["teacher, then labels"]
+    for name in ("trec", "cr", "tweets", "subj"):
+        runs = [sequence[f"{name}/{seed}"] for seed in range(3)]
+        cells = f"{stored[f'{name}/100']['difference']:+.1f} | {sum(run['difference'] for run in runs) / 3:+.1f}"
+        assert re.search(
+            rf"^\| {re.escape(rows[name].removesuffix(')'))}[^|]*\| {re.escape(cells)} \|$", after, re.M
+        ), name
+        assert all(run["low"] > 0 for run in runs)
+        assert 1 <= round(sum(run["difference"] for run in runs) / 3 - stored[f"{name}/100"]["difference"], 0) <= 3
     setfit, _, permuted = setfit.partition("permuted (no interval")
     assert len(whole["setfit"]) == len(re.findall(r"^\| .*\d \|$", setfit, re.MULTILINE))
     for name in ("trec", "cr"):
