@@ -1,7 +1,7 @@
 """Labels for the rows of a table: every row that has none gets the label that the classifier predicts.
 
-Rows are encoded in blocks, of which only the probabilities are stored until the table is written, so that a table of
-any size is labelled in bounded memory, and an interrupted call resumes (``cse.encoder.vector_files``).
+Rows are encoded in blocks, of which only the probabilities are stored until the table is written, in a file, from
+which an interrupted call resumes (``cse.encoder.vector_files``). In memory are a few numbers for each row.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def predict_command(
 
     What is promised about the predicted rows was counted on labelled rows that neither the encoder nor the classifier
     knew. It holds if these were drawn at random from the rows to predict (cse draw); if they do not look so, no
-    accuracy is printed. Memory use does not grow with TABLE. If the command is interrupted, run it again.
+    accuracy is printed. Vectors are not kept in memory. If the command is interrupted, run it again to resume.
     """
     from ...classifier.described import NAMES
     from ...classifier.stored import load, load_labelled
