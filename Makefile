@@ -1,7 +1,7 @@
 # make quickstart   create a virtual environment, install cse, build a TF-IDF index, train on the sample corpus, search
 #                   the corpus before and after training, and write an HTML report of the run
 # make test         run the tests in the same environment, in JOBS processes (default 2), without the slow ones
-# make test-slow    run the slow tests, make test-faults, and tests/broken.py, which breaks the product in thirty places
+# make test-slow    run the slow tests, make test-faults, and tests/broken.py, which breaks the product in 35 places
 # make test-all     make test, and make test-slow
 # make test-faults  kill commands while they write, damage the files that they read, and give odd values to their
 #                   options: a sample that is the same each time; with WHOLE=1, everything (hours)

@@ -72,6 +72,41 @@ class Place(NamedTuple):
 
 PLACES = [
     Place(
+        "the calibration knows the rows that it judges",
+        "cse.classifier.calibration",
+        "calibrate(log_odds[~own], labels[~own])",
+        "calibrate(log_odds, labels)",
+        "test_classifier.py::test_the_probability_of_a_row_does_not_depend_on_its_own_label",
+    ),
+    Place(
+        "labels that taught the encoder promise its accuracy",
+        "cse.classifier.fitted",
+        "predicted if taught is None else predicted & ~taught",
+        "predicted",
+        "test_classifier.py::test_labels_that_taught_the_encoder_are_learned_but_promise_nothing",
+    ),
+    Place(
+        "rows of rare labels teach the encoders that are to predict them",
+        "cse.evaluation.labels",
+        "for each in (judges, rest)])",
+        "for each in (judges,)])",
+        "test_classifier.py::test_an_encoder_that_learns_from_labels_has_the_confidence_of_its_folds",
+    ),
+    Place(
+        "any labelled rows count as drawn at random",
+        "cse.classifier.drawn",
+        "return self.auc.low <= TOLD_APART and not",
+        "return True or not",
+        "test_classifier.py::test_labels_that_were_not_drawn_at_random_promise_no_accuracy",
+    ),
+    Place(
+        "after a teacher, the verdict compares with the encoder that it taught",
+        "cse.training.loop",
+        "outputs.load(run, run.judge.against or run.folder / outputs.BEST)",
+        "outputs.load(run, run.folder / outputs.BEST)",
+        "test_sequence.py::test_the_teacher_comes_first_and_the_verdict_compares_with_the_encoder_before_both",
+    ),
+    Place(
         "a file is written in place, without a rename",
         "cse.io",
         "        if path.exists() and not path.is_file():\n            with open",

@@ -22,13 +22,15 @@ from datasets import Dataset
 
 from conftest import refuses
 from cse import Encoder, InputError, SearchIndex, TfidfIndex, TrainConfig, _core, train
+from cse.cli.commands.evaluate import systems_of
+from cse.cli.options import Ranking
 from cse.data import readers, tables
 from cse.data.corpus import Corpus
 from cse.data.readers import joined_lines, resolve
 from cse.data.tables import column_values
 from cse.evaluation.base import read_pairs
 from cse.io import parse_json, read_json, read_toml
-from cse.training.data import check_indexed, open_corpus
+from cse.training.data import check_device, check_indexed, open_corpus
 from cse.training.setup import prepare
 from test_cli import ran
 from test_pairs import table as table_of
@@ -594,3 +596,14 @@ def test_scored_pairs_are_read_with_and_without_headers_and_errors_give_the_line
     for name, content, message in WRONG_PAIRS:
         (tmp_path / name).write_text(content, encoding="utf8", newline="")
         refuses(message, read_pairs, tmp_path / name)
+
+
+def test_what_can_be_refused_from_names_is_refused_before_torch_is_imported(tmp_path, monkeypatch):
+    monkeypatch.setattr("cse.training.data.version", lambda name: "2.13.0+cpu")
+    with pytest.raises(InputError, match="--device cuda: torch is installed without CUDA"):
+        check_device("cuda")
+    check_device("cpu")
+    monkeypatch.setattr("cse.training.data.version", lambda name: "2.13.0+cu130")
+    check_device("cuda:0")
+    with pytest.raises(FileNotFoundError):
+        systems_of(["minilm", f"run:{tmp_path / 'none.run'}"], Ranking())

@@ -107,6 +107,8 @@ class Encoding:
             from threadpoolctl import threadpool_limits  # installed with scikit-learn
 
             threadpool_limits(self.threads)  # for NumPy's matrix products
+        if not is_light(model):
+            printing.loading()
         encoder: Any = open_encoder(model, **self.arguments)
         if not isinstance(encoder, LightEncoder):
             from ..encoder.device import describe_device

@@ -32,6 +32,12 @@ def say(text: str = "") -> None:
     echo(text, err=True)
 
 
+def loading() -> None:
+    """Says, at a terminal, that PyTorch is being loaded, which takes seconds, unless it is loaded."""
+    if "torch" not in sys.modules and sys.stderr is not None and sys.stderr.isatty():
+        say("loading PyTorch ...")
+
+
 def check_output() -> None:
     if sys.stdout is None:
         raise InputError("standard output: is closed; redirect it to a file or a pipe")

@@ -103,17 +103,17 @@ def cells(record: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def table(verdict: dict[str, Any]) -> list[dict[str, str]]:
-    """Returns the rows of a table of a verdict: the measures, their accuracies if they are mean recalls, and the scores
-    that need no encoder."""
+def table(verdict: dict[str, Any], beside: bool = True) -> list[dict[str, str]]:
+    """Returns the rows of a table of a verdict: the measures, their accuracies if they are mean recalls, and, with
+    ``beside``, the scores that need no encoder."""
     rows = [cells(record) for record in verdict["measures"]]
     for record in verdict["measures"]:
         if "by_rows" in record:
             a, b = record["by_rows"]
             shown = {"before": f"{a:.2f}", "after": f"{b:.2f}", "difference": f"{b - a:+.2f}", "95 % interval": "-"}
             rows.append({**dict.fromkeys(rows[0], ""), "measure": f"{record['task']}, {ALL_ROWS}", **shown})
-    beside = verdict.get("beside", {}).items() if rows else ()  # runs of earlier versions have none
-    return rows + [{**dict.fromkeys(rows[0], ""), "measure": name, "before": f"{score:.2f}"} for name, score in beside]
+    known = verdict.get("beside", {}).items() if rows and beside else ()  # runs of earlier versions have none
+    return rows + [{**dict.fromkeys(rows[0], ""), "measure": name, "before": f"{score:.2f}"} for name, score in known]
 
 
 def lines(verdict: dict[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,8 +164,17 @@ def check_source(corpus: Sequence[str], pairs: Sequence[str], tfidf: str | None)
         )
 
 
+def check_device(name: str) -> None:
+    """Raises ``InputError`` for a GPU that the installed torch was built without; torch is not imported."""
+    if name.startswith("cuda") and version("torch").endswith("+cpu"):
+        raise InputError(
+            f"--device {name}: torch is installed without CUDA; use --device cpu, or install its CUDA build"
+        )
+
+
 def check_inputs(config: TrainConfig) -> None:
     """Raises an error for a file, column, folder or index of a configuration that is missing."""
+    check_device(config.device)
     check_source(config.corpus, config.pairs, config.tfidf)
     files = corpus_files(config.corpus, config.column)
     for file in files if config.labels is not None else []:

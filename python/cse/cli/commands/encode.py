@@ -110,6 +110,7 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
     for item in readers.resolve(sentences or ["-"], encoding.column):  # before torch is imported
         if isinstance(item, str) and item != "-":
             os.stat(item)
+    printing.loading()
     from ...encoder.device import describe_device, set_threads
     from ...encoder.encoder import Encoder
     from ...encoder.vector_files import encode_to_file, made_by, resume_precision

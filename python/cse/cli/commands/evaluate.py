@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -72,7 +73,7 @@ WITH_WORDS = "+bm25"
 def systems_of(models: Sequence[str], ranked: Ranking, seeds: bool = False) -> tuple[list[str], list[list[System]]]:
     """Returns a label for each of MODELS, and its systems: one, or with ``seeds`` one for each of its models. A model
     whose name ends in ``+bm25`` ranks as with ``--hybrid``."""
-    from ...evaluation.ranking import System
+    from ...evaluation.ranking import RUN, System
     from ...search.bm25 import library
     from ...search.fusion import Fusion
 
@@ -85,6 +86,8 @@ def systems_of(models: Sequence[str], ranked: Ranking, seeds: bool = False) -> t
             if model != name:
                 library()
             system = System(model)
+            if name.startswith(RUN):
+                os.stat(name.removeprefix(RUN))
             together = Fusion() if model != name and not fusion else fusion
             side.append(system if system.fixed else System(options.model_folder(model), together))
         sides.append(side)

@@ -81,6 +81,7 @@ def predict_command(
         raise InputError(f"--min-confidence: no confidence is known: {fitted.why}")
     corpus = open_corpus([path], column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache)
     known = load_labelled(run, fitted.linear.weights.shape[1])
+    printing.loading()
     from ...classifier.predicting import Known, label_rows, labelled_table
     from ...encoder.device import set_threads
     from ...encoder.opening import open_encoder

@@ -197,6 +197,7 @@ def train_command(
         raise InputError("--query is blank; write a query, or omit --query")
     if query is not None and (not config.corpus or "-" in config.corpus):
         raise InputError("--query searches the files of CORPUS; name them, or omit --query")
+    printing.loading()
     from ...training.loop import train
 
     callback = ConsoleCallback(verbose, lost)
