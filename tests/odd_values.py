@@ -23,6 +23,7 @@ from pathlib import Path
 
 import click
 
+from cse import Classifier
 from cse.cli.group import cli
 from forked import Forked
 from mutations import fault
@@ -53,6 +54,8 @@ BASES = [
     ["search", "glove:v.txt", "c.txt", "--output=index", "--query=word1"],
     ["search", "glove:v.txt", "c.txt", "--output=index", "--query=word1", "--hybrid"],
     ["mine", "glove:v.txt", "c.txt", "--queries=q.txt", "--output=out.csv"],
+    ["draw", "c.txt", "--rows=4", "--output=out.csv"],
+    ["predict", "m", "c.txt", "--output=out.csv"],
     ["export", "m", "--output=out"],
     ["export", "m", "--static", "--corpus=c.txt", "--output=out"],
     ["methods"],
@@ -102,6 +105,7 @@ def prepare(folder: Path) -> None:
     for name in ("m", "t5"):
         (folder / name).mkdir()
     make_t5(folder / "t5", make_tiny(folder / "m", "bert"))
+    Classifier(folder / "m", device="cpu").fit(texts, ["ab"[n % 2] for n in range(len(texts))]).save(folder / "m")
     for arguments in (["build-tfidf", "c.txt"], ["train", "c.txt", *ONE, "--name=a"]):
         code, err = ended(arguments, folder)
         assert code == 0, (arguments, err)
