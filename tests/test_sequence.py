@@ -35,8 +35,15 @@ def test_the_teacher_comes_first_and_the_verdict_compares_with_the_encoder_befor
         return create(given, *more)
 
     monkeypatch.setattr(loop, "prepare", counts)
-    base = str(config.model)
+    base, opened, load_encoder = str(config.model), [], loop.outputs.load
+
+    def opens(run, model):
+        opened.append((run.folder.name, str(model)))
+        return load_encoder(run, model)
+
+    monkeypatch.setattr(loop.outputs, "load", opens)
     result = train(config)
+    assert [name for name, model in opened if model == base] == ["both"]
     first = "runs/both-teacher/best"
     assert made == [("both-teacher", False, base), ("both", True, first), ("1", True, first), ("2", True, first)]
     stored = TrainConfig.from_toml("runs/both/config.toml")
