@@ -5,7 +5,7 @@ predicted them. It holds for rows of the same kind: if the labelled rows were dr
 
 An interval is Wilson's (JASA 1927) for ``rows / DESIGN`` rows, with z = 1.96. Predictions of folds share most of their
 labels, so that the mean squared error of their accuracy is larger than p (1 - p) / rows: 1.0 to 1.5 times with 50 and
-200 labels on two datasets, of which 1.5 is taken. Nadeau and Bengio (Machine Learning 2003) give 2.1 for ten folds,
+200 labels on eight datasets, of which 1.5 is taken. Nadeau and Bengio (Machine Learning 2003) give 2.1 for ten folds,
 with which the intervals of eight datasets held the truth in 98 % of the draws; nested cross-validation (Bates, Hastie
 and Tibshirani, JASA 2023) would need an encoder for each pair of folds. ``benches/promise.py`` measures the coverage.
 """
