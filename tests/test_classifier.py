@@ -375,6 +375,16 @@ def test_tables_of_every_format_keep_their_columns_and_types(run, sample_rows, t
     assert kinds <= {"no", "yes", "rare"}
 
 
+def test_what_parquet_cannot_hold_is_one_sentence_and_leaves_no_file(run, sample_rows, tmp_path):
+    (tmp_path / "large.jsonl").write_text(json.dumps({"text": sample_rows[0], "n": 10**30}) + "\n", encoding="utf8")
+    (tmp_path / "bytes.csv").write_bytes(f'text,more\n"{sample_rows[1].replace(chr(34), "")}",'.encode() + b"\xff\n")
+    for table in ("large.jsonl", "bytes.csv"):
+        shown = command("predict", "runs/run", table, "-o", "out.parquet")
+        assert "a column cannot have one type of Parquet" in str(shown.exception)
+        assert not [*tmp_path.glob("out.parquet*")]
+        assert command("predict", "runs/run", table, "-o", "out.csv").exit_code == 0
+
+
 def test_equal_texts_get_one_label_and_a_text_with_two_is_predicted(run, sample_rows, tmp_path):
     one, two, three = sample_rows[400:403]
     rows = [(one, "yes"), (f" {one}\u200b", ""), (two, "no"), (two, "yes"), (three, ""), (three.replace(" ", "  "), "")]

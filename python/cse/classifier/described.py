@@ -36,7 +36,7 @@ def facts(about: dict[str, Any]) -> list[str]:
         f"accuracy {share(promise['accuracy'])}, mean recall {share(promise['mean_recall'])} (95 % intervals)",
     ]
     for each in promise["thresholds"]:
-        if each["confidence"] in (0.8, 0.9, 0.95) and each["accuracy"]:
+        if each["accuracy"]:
             said.append(
                 f"confidence {each['confidence']} or more: {each['rows']:,} of these texts, of which "
                 f"{share(each['accuracy'])} % are right"

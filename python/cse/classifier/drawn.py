@@ -40,8 +40,8 @@ class Drawn:
 
     @property
     def at_random(self) -> bool:
-        """With 50 to 500 labels drawn at random from two datasets, it was false in 1 of 240 draws; with labels from
-        the third of the rows that are nearest to one row, in 238 of 240 (``benches/promise.py``)."""
+        """``benches/promise.py --drawn`` measures how often it is true of labels that were drawn at random, and of
+        others."""
         return self.auc.low <= TOLD_APART and not (self.p_value < P_VALUE and self.shift > SHIFT)
 
     def to_dict(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def told_apart(labelled: Vector, others: Vector) -> Interval:
     """Returns the AUC of the regression of the verdict, on unit vectors, that tells labelled rows ``(n, D)`` from
     others ``(m, D)``, in percent, each row by the classifier of the other folds. The interval is that of Hanley and
     McNeil (Radiology 1982)."""
-    from scipy.stats import rankdata
+    from sklearn.metrics import roc_auc_score
 
     rows = unit(np.concatenate([labelled, others]))
     kind = np.repeat([1, 0], [len(labelled), len(others)])
@@ -73,7 +73,7 @@ def told_apart(labelled: Vector, others: Vector) -> Interval:
         own = fold == number
         scores[own] = regression(rows[~own], kind[~own]).decision_function(rows[own])
     n, m = len(labelled), len(others)
-    area = float((rankdata(scores)[:n].sum() - n * (n + 1) / 2) / (n * m))
+    area = float(roc_auc_score(kind, scores))
     one, other = area / (2 - area), 2 * area * area / (1 + area)
     variance = (area * (1 - area) + (n - 1) * (one - area**2) + (m - 1) * (other - area**2)) / (n * m)
     half = Z * float(np.sqrt(variance))

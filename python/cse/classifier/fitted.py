@@ -83,12 +83,6 @@ class Fitted:
         return calibration(self.linear(vectors))
 
 
-def log_odds(vectors: Mapping[str, npt.NDArray[np.floating]], labels: Rows, count: int) -> Vector:
-    """Returns the log-odds ``(m, K)`` of the vectors ``held``, by a classifier that is fitted to the vectors ``known``
-    and their labels ``(n,)``."""
-    return Linear.fit(vectors["known"], labels, count)(vectors["held"])
-
-
 def fit(
     labelled: Labelled,
     vectors: npt.NDArray[np.floating],
@@ -113,7 +107,7 @@ def fit(
                 continue
             odds[own] = by_fold[fold]
         else:
-            odds[own] = log_odds({"known": vectors[others], "held": vectors[own]}, labels[others], count)
+            odds[own] = Linear.fit(vectors[others], labels[others], count)(vectors[own])
         predicted[own] = True
     honest = predicted if taught is None else predicted & ~taught
     if honest.sum() < FEWEST:

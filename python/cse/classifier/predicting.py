@@ -27,6 +27,7 @@ from ..identity import Keys
 from .described import NAMES
 from .drawn import OTHERS, Drawn, compare
 from .fitted import Fitted
+from .promise import THRESHOLDS
 
 Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -148,7 +149,7 @@ class Labelling:
         worst = rows[np.argsort(nearest[rows], kind="stable")][:3]
         return len(rows), self.corpus.take(worst)
 
-    def test(self, encoder: Encodes) -> Drawn | None:
+    def test(self, encoder: Encodes, progress: Progress | None = None) -> Drawn | None:
         """Returns the test whether the labelled rows were drawn from these at random; None if it is not possible."""
         promise = self.fitted.promise
         if self.known is None or promise is None:
@@ -158,7 +159,7 @@ class Labelling:
         rows = rows[np.argsort(self.corpus.hashes()[rows], kind="stable")[:OTHERS]]
         if min(len(rows), len(promise.predicted)) < LEAST:
             return None
-        vectors = encoder.encode(self.corpus.take(rows))
+        vectors = encoder.encode(self.corpus.take(rows), progress=progress)
         self.drawn = compare(self.known.vectors, vectors, promise.predicted, self.ranked[0][rows], self.fitted.classes)
         return self.drawn
 
@@ -170,7 +171,7 @@ class Labelling:
         holds = promise is not None and (self.drawn is None or self.drawn.at_random)
         count, texts = self.unlike
         thresholds = []
-        for threshold in (0.5, 0.8, 0.9, 0.95) if promise is not None else ():
+        for threshold in THRESHOLDS if promise is not None else ():
             share = promise.above(threshold)[1] if promise is not None and holds else None
             thresholds.append(
                 {
@@ -205,8 +206,8 @@ def label_rows(
     progress: Progress | None = None,
 ) -> Labelling:
     """Predicts the labels of all rows of a corpus, of whose table ``cells`` are the column of labels, if it has one.
-    ``scores`` is the file in which the probabilities are stored; what
-    an interrupted call wrote there is used if encoder, classifier and corpus are the same."""
+    ``scores`` is the file in which the probabilities are stored; what an interrupted call wrote there is used if
+    encoder, classifier and corpus are the same."""
     weights = [
         fitted.linear.weights,
         fitted.linear.intercepts,

@@ -25,7 +25,7 @@ Rows = npt.NDArray[np.int64]
 DESIGN = 1.5
 """The variance of the accuracy of cross-fitted predictions, as a multiple of that of independent ones."""
 Z = 1.959964
-THRESHOLDS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+THRESHOLDS = (0.5, 0.8, 0.9, 0.95)
 LEAST = 5
 """Fewest rows above a confidence of which an accuracy is named."""
 

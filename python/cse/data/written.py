@@ -40,7 +40,7 @@ class Table:
 
             def batches() -> Iterator[Sequence[Any]]:
                 with tables.naming(path):
-                    for batch in pq.ParquetFile(path).iter_batches(BLOCK):
+                    for batch in pq.ParquetFile(path, page_checksum_verification=True).iter_batches(BLOCK):
                         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
             return cls(schema.names, batches, schema)
@@ -134,8 +134,9 @@ def write(table: Table, output: str) -> int:
                 for each in blocks(schema):
                     writer.write_table(each)
                     count += len(each)
-        except pa.ArrowException as error:
-            why = f"a column has values of several types ({first_line(error)})"
+        # UnicodeError: bytes that are not UTF-8; OverflowError: an integer of more than 64 bits
+        except (pa.ArrowException, UnicodeError, OverflowError) as error:
+            why = f"a column cannot have one type of Parquet ({first_line(error)})"
             raise InputError(f"-o {output}: {why}; write a .jsonl file") from None
 
     write_atomically(output, to_file)

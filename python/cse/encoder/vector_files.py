@@ -74,7 +74,7 @@ def resume_precision(encoder: Encoder, output: str | Path, key: dict[str, Any], 
     key["precision"] = encoder.precision
 
 
-class Encodes(Protocol):
+class RowEncoder(Protocol):
     """What gives each text a row of numbers: an encoder or, to store less, what computes with its vectors."""
 
     @property
@@ -86,7 +86,7 @@ class Encodes(Protocol):
 
 
 def encode_to_file(
-    encoder: Encodes,
+    encoder: RowEncoder,
     corpus: Corpus,
     output: str | Path,
     key: dict[str, Any],

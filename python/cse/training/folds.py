@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import io
-from ..classifier.fitted import log_odds
+from ..classifier.fitted import Linear
 from ..classifier.labelled import Labelled
 from ..evaluation.base import Encodes, Sample, embed
 from ..evaluation.labels import CrossFitted
@@ -83,7 +83,7 @@ def judged_by_fold(
 def _log_odds(labelled: Labelled, fold: int, encoder: Encodes) -> list[list[float | None]]:
     own, others = labelled.folds == fold, (labelled.folds != fold) & (labelled.labels >= 0)
     held, known = embed(encoder, [list(compress(labelled.texts, each)) for each in (own, others)])
-    found = log_odds({"held": held, "known": known}, labelled.labels[others], len(labelled.classes))
+    found = Linear.fit(known, labelled.labels[others], len(labelled.classes))(held)
     return [[value if np.isfinite(value) else None for value in row] for row in found.tolist()]
 
 

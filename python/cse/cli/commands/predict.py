@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 from annotated_types import Ge, Le
 
 from ...data import readers, tables
@@ -82,6 +81,7 @@ def predict_command(
     corpus = open_corpus([path], column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache)
     known = load_labelled(run, fitted.linear.weights.shape[1])
     printing.loading()
+    from ...classifier.drawn import OTHERS
     from ...classifier.predicting import Known, label_rows, labelled_table
     from ...encoder.device import set_threads
     from ...encoder.opening import open_encoder
@@ -95,9 +95,12 @@ def predict_command(
     with counting("predicting", len(corpus), "rows") as more:
         stored = None if known is None else Known(*known)
         found = label_rows(encoder, fitted, stored, corpus, cells, scores, batch_size=batch_size, progress=more)
-    found.test(encoder)
-    write(labelled_table(shown or lines_of(corpus), found, prefix, min_confidence or 0.0), output)
-    scores.unlink(missing_ok=True)
+    with counting("comparing with the labelled rows", min(OTHERS, int(found.is_predicted.sum())), "rows") as more:
+        found.test(encoder, more)
+    try:
+        write(labelled_table(shown or lines_of(corpus), found, prefix, min_confidence or 0.0), output)
+    finally:
+        scores.unlink(missing_ok=True)
     summary = {"output": output, "column": fitted.column, **found.summary()}
     summary["seconds"] = round(time.perf_counter() - began, 2)
     printing.result(summary, as_json, lines(summary, found, min_confidence or 0.0))
@@ -205,32 +208,13 @@ def draw_command(
     label, blank rows and further rows of the same text are not drawn. Fill in the column of the first N rows, then:
     cse train FILE --column TEXT --labels NAME --learn, and cse predict.
     """
-    from ...data.classes import read_classes
+    from ...classifier.drawing import drawn_first
 
     printing.check_suffix(output, *WRITTEN)
     os.stat(Path(output).absolute().parent)
     corpus = open_corpus([table], column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
     shown = Table.open(table, max_line_bytes) if tables.is_table(table) else lines_of(corpus)
-    from ...evaluation.labels import distinct
-
-    free = distinct(corpus)
-    if labels in shown.names:
-        free = free[read_classes(corpus, labels, f"--labels {labels}").of_rows[free] < 0]
-    if len(free) < rows:
-        raise InputError(f"-n {rows}: only {len(free):,} rows with different texts have no label; draw fewer")
-    drawn = np.sort(np.random.default_rng(seed).choice(free, rows, replace=False))
-    chosen = np.zeros(len(corpus), dtype=bool)
-    chosen[drawn] = True
-    if labels not in shown.names:
-        import pyarrow as pa
-
-        shown = shown.with_columns({labels: pa.string()}, lambda: ([None] for _ in range(len(corpus))))
-
-    def ordered() -> Any:
-        for wanted in (True, False):
-            yield from (row for row, own in zip(shown.rows(), chosen, strict=True) if own == wanted)
-
-    write(Table(shown.names, ordered, shown.schema), output)
+    write(drawn_first(corpus, shown, rows, labels, seed), output)
     value = {"output": output, "rows": len(corpus), "drawn": rows, "labels": labels}
     printing.result(
         value, as_json, [f"{output}: {len(corpus):,} rows; fill in {labels!r} in the first {rows:,} of them"]

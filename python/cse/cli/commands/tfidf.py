@@ -243,52 +243,27 @@ def _count_words(files: Sequence[str], tokenizer: Any, model: str, top: int, **r
     }
 
 
-SHOWN = 20
-"""Most labels that are listed."""
-
-
 def _count_labels(files: Sequence[str], column: str, reading: Reading) -> dict[str, Any]:
-    """Returns the numbers of distinct texts by label, without a label, and with two."""
+    """Returns the numbers of distinct texts by label and with two labels, and remarks on them."""
     from ...data.classes import read_classes
+    from ...evaluation.base import FEWEST
     from ...evaluation.labels import distinct
 
-    corpus = open_corpus(
-        files,
-        reading.column,
-        encoding_errors=reading.encoding_errors,
-        max_line_bytes=reading.max_line_bytes,
-        cache=None,
-    )
+    read = {"encoding_errors": reading.encoding_errors, "max_line_bytes": reading.max_line_bytes, "cache": None}
+    corpus = open_corpus(files, reading.column, **read)
     classes = read_classes(corpus, column, f"--labels {column}")
     texts = distinct(corpus)
     own = classes.of_rows[texts]
-    counts = np.bincount(own[own >= 0], minlength=len(classes.names))
-    order = np.argsort(-counts, kind="stable")
-    return {
-        "column": column,
-        "labels": {classes.names[place]: int(counts[place]) for place in order.tolist()},
-        "without": int((own < 0).sum()) - classes.two,
-        "with_two": classes.two,
-    }
+    counts = np.bincount(own[own >= 0], minlength=len(classes.names)).tolist()
+    named = dict(zip(classes.names, counts, strict=True))
+    return {"column": column, "labels": named, "with_two": classes.two, "notes": classes.describe(texts, FEWEST)}
 
 
 def _print_labels(seen: dict[str, Any]) -> None:
-    from ...evaluation.base import FEWEST
-
-    rare = [name for name, count in seen["labels"].items() if count < FEWEST]
     printing.echo()
-    shown = dict(list(seen["labels"].items())[:SHOWN])
-    printing.table([{"label": name, "texts": f"{count:,}"} for name, count in shown.items()], seen["column"])
-    listed = f" ({SHOWN} are listed)" if len(seen["labels"]) > SHOWN else ""
-    printing.echo(
-        f"{len(seen['labels']):,} labels{listed}; {seen['without']:,} texts without a label, {seen['with_two']:,} with "
-        "two, which neither teach nor judge."
-    )
-    if rare:
-        printing.echo(
-            f"{len(rare):,} labels have fewer than {FEWEST} texts, and do not judge an encoder: {', '.join(rare[:5])}"
-            f"{', ...' if len(rare) > 5 else ''}. Label more rows (cse draw), or join similar labels."
-        )
+    printing.echo("\n".join([f"{seen['column']}: {seen['notes'][0]}", *seen["notes"][1:]]))
+    if seen["with_two"]:
+        printing.echo(f"{seen['with_two']:,} texts have two labels; they neither teach nor judge")
 
 
 def _print_words(seen: dict[str, Any], listed: bool) -> None:
