@@ -5,7 +5,7 @@
                             [--device cuda] [--model minilm]
     python benches/labels.py DATA --work DIR --permuted 0 20 [--only SET ...]
     python benches/labels.py DATA --work DIR --setfit PYTHON [--only SET ...]
-    python benches/labels.py DATA --work DIR --teacher MODEL [--only SET ...] [--seeds N ...]
+    python benches/labels.py DATA --work DIR --teacher MODEL [--tuned] [--only SET ...] [--seeds N ...]
 
 DATA holds corpora/ and transfer/, as for ``verdict.py``. Of each set, 2,000 rows are a table in which N rows, drawn by
 the seed, have a label, and 1,200 others are the test. The model is trained on the table. The classifier of the verdict
@@ -15,7 +15,7 @@ without class weights, which favours frequent labels; they are kept for one rele
 the labels of 100 rows are permuted, by each of the seeds from the first to the one before the last, and the classifier
 is fitted to the true ones. With --setfit, the Python of another environment trains SetFit, with its defaults, on the
 same 100 rows. With --teacher, the model learns from MODEL on all rows of the table before it learns the labels of 100
-(``--learn --teacher``). The score without labels is the MRR by which --learn is guarded, of the same sentences. A cell
+(``--learn --teacher``); with --tuned, MODEL itself learns these labels before it teaches. The score without labels is the MRR by which --learn is guarded, of the same sentences. A cell
 is stored when it is finished, so that an interrupted program continues.
 """
 
@@ -44,6 +44,7 @@ SETS = ("trec", "cr", "tweets", "subj", "medical")
 TABLE, TEST, MOST = 2000, 1200, 2000
 LABELS, SEEDS = (20, 100, 500), (0, 1, 2)
 MEANS = ("before", "after", "difference", "accuracy before", "accuracy after", "most frequent label")
+UNTUNED, TUNED = "teacher, then labels", "tuned teacher, then labels"
 FILE = Path(__file__).parent / "results" / "labels.json"
 SETFIT = """
 import json, sys, time
@@ -126,14 +127,16 @@ def listed(classes: Numbers) -> str:
     return "".join(map(str, classes.tolist()))
 
 
-def prepared(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: int) -> Any:
-    """Returns a run on the table that is ready to be trained."""
+def prepared(
+    data: Data, taught: Numbers, labels: Numbers, seed: int, threads: int, model: str | None = None
+) -> Any:
+    """Returns a run of ``model``, or that of ``data``, on the table that is ready to be trained."""
     import cse
     from cse.training.setup import prepare
 
     table = {"corpus": str(data.table(taught, labels)), "column": "text", "labels": "label", "learn": True}
     settings = {"seed": seed, "threads": threads, "output": str(data.work), "device": data.device}
-    return prepare(cse.TrainConfig(**table, **settings, model=data.model), left_out=np.arange(0))
+    return prepare(cse.TrainConfig(**table, **settings, model=model or data.model), left_out=np.arange(0))
 
 
 def trained(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: int) -> tuple[Any, dict[str, Any]]:
@@ -156,6 +159,29 @@ def trained(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: in
     selected = {"best step": result.best_step, "weight of the base": trainer.state.selector.share}
     record = {"steps": result.steps, **selected, **guard, "device": device_name(data.device)}
     return encoder, {**seconds, **record}
+
+
+def tuned_first(data: Data, seed: int, teacher: str, threads: int) -> dict[str, Any]:
+    """As ``taught_first``, with a teacher that learned the labels of the same rows before."""
+    from cse import Encoder
+    from cse.evaluation.labels import predict
+    from cse.training.callbacks import Callback
+    from cse.training.loop import Trainer
+    from cse.training.step.ranks import World
+
+    rows = data.taught(LABELS[1], seed)
+    labels, texts = data.labels[rows], [data.texts[row] for row in rows]
+    began = time.process_time()
+    run = prepared(data, rows, labels, seed, threads, teacher)
+    result = Trainer(run, World(), Callback()).run()
+    tuning = time.process_time() - began
+    after = Encoder(result.folder / "best", device=data.device).encode([*texts, *data.texts[TABLE:]])
+    before = data.before()
+    old = predict(before[rows], labels, before[TABLE:])
+    own = compared(old, predict(after[: len(rows)], labels, after[len(rows) :]), data.labels[TABLE:])
+    found = taught_first(data, seed, str(result.folder / "best"), threads)
+    shutil.rmtree(result.folder)
+    return {**found, "teacher": own["difference"], "tuning": tuning, "weight of the base": run.state.selector.share}
 
 
 def taught_first(data: Data, seed: int, teacher: str, threads: int) -> dict[str, Any]:
@@ -302,13 +328,13 @@ def report(stored: dict[str, Any]) -> Iterator[str]:
                 f"{name}, permuted labels: {len(found)} runs, {better} better; best/ is the base in {base}; in the "
                 f"others, the score without labels falls by at most {lost:.1f} points"
             )
-    taught = stored.get("teacher, then labels", {})
-    for name in SETS:
+    for kind, name in product((UNTUNED, TUNED), SETS):
+        taught = stored.get(kind, {})
         if found := [record for key, record in taught.items() if key.startswith(f"{name}/")]:
             values = [float(np.mean([each[what] for each in found])) for what in ("before", "after", "difference")]
             each = ", ".join(f"{run['difference']:+.1f} [{run['low']:+.1f}, {run['high']:+.1f}]" for run in found)
             before, after, change = values
-            yield f"{name}, teacher, then labels: {before:.1f} -> {after:.1f}, {change:+.1f}; by seed {each}"
+            yield f"{name}, {kind}: {before:.1f} -> {after:.1f}, {change:+.1f}; by seed {each}"
     below = [key for key, record in stored.get("runs", {}).items() if record["high"] < 0]
     five, three = (sum(gain >= goal for gain in gains.values()) for goal in (5, 3))
     yield (
@@ -327,6 +353,7 @@ def main() -> None:
     parser.add_argument("--permuted", type=int, nargs=2)
     parser.add_argument("--setfit")
     parser.add_argument("--teacher")
+    parser.add_argument("--tuned", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--model", default="minilm")
@@ -348,8 +375,9 @@ def main() -> None:
     if options.setfit:
         jobs = [("setfit", f"{name}/{LABELS[1]}", setfit, (LABELS[1], options.setfit, threads)) for name in sets]
     elif options.teacher:
+        kind, first = (TUNED, tuned_first) if options.tuned else (UNTUNED, taught_first)
         jobs = [
-            ("teacher, then labels", f"{name}/{seed}", taught_first, (seed, options.teacher, threads))
+            (kind, f"{name}/{seed}", first, (seed, options.teacher, threads))
             for seed, name in product(options.seeds, sets)
         ]
     elif options.permuted:

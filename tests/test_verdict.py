@@ -703,6 +703,21 @@ def test_a_run_ends_even_if_its_encoder_cannot_be_judged(base, labelled, monkeyp
     assert (result.folder / "best").is_dir()
 
 
+def test_embeddings_that_have_become_nearly_equal_are_worse_if_labels_cannot_tell(base, labelled, monkeypatch):
+    judged = Judge.verdict
+
+    def flat(judge, selector, best, *others):
+        first, *later = selector.records
+        selector.records = [{**first, "uniformity": -2.0}, *({**each, "uniformity": -1e-3} for each in later)]
+        return judged(judge, selector, best, *others)
+
+    monkeypatch.setattr(Judge, "verdict", flat)
+    result = train(base.replace(corpus=labelled, column="text", labels="label", max_steps=2))
+    assert result.verdict["measures"][0]["word"] == "cannot tell"
+    assert result.verdict["word"] == "worse"
+    assert "but the embeddings are nearly all equal" in result.verdict["why"]
+
+
 @pytest.fixture
 def unguarded(monkeypatch):
     """Encoders are selected whatever they lose elsewhere."""

@@ -155,7 +155,11 @@ class Judge:
             why = "the encoder before training was judged by other data, or not at all"
             return Verdict(NOT_JUDGED, why, [], notes)
         before = [replace(new, values=old.values) for old, new in zip(self.before, after, strict=True)]
-        return concluded(before, reports, notes, [self.unknown and each.by_labels for each in self.evaluations])
+        undecided = [self.unknown and each.by_labels for each in self.evaluations]
+        found = concluded(before, reports, notes, undecided)
+        if found.word == CANNOT_TELL and selector.has_become_flat:
+            return replace(found, word=WORSE, why=f"{found.why}, but the embeddings are nearly all equal")
+        return found
 
 
 def unselected(found: Untaught, selecting: Keys) -> Untaught:

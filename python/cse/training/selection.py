@@ -98,6 +98,14 @@ class Selector:
         """The label-free scores so far, without the scores of embeddings that were not finite."""
         return [record for record in self.records if not math.isnan(record.get("mrr", math.nan))]
 
+    @property
+    def has_become_flat(self) -> bool:
+        """Whether the embeddings of the selected encoder are nearly all equal, and those before training were not."""
+        if not self.halves:
+            return False
+        after = self.best_record.get("uniformity", -math.inf)
+        return bool(self.halves[0]["uniformity"] <= FLAT < after)
+
     def shares(self, step: int, share: float) -> Iterator[float]:
         """Yields the weights of the base model with which the encoder of a step is scored until one is selected: that
         of the run and, if labels teach, larger ones, as long as the encoder has not collapsed."""
