@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -14,7 +15,7 @@ from cse import InputError, TrainConfig
 from cse.augment import AUGMENTATIONS
 from cse.evaluation.sts import CLEAN_FILES
 from cse.losses import LOSS_TERMS
-from cse_papers.reproduce import effects, measured
+from cse_papers.reproduce import base_file, effects, measured
 from cse_papers.reproduce.base_file import pack, unpack
 from cse_papers.reproduce.bootstrap import KEPT, TITLES, interval, rank_correlation, resampled
 from cse_papers.reproduce.cells import cells_of, hash_code
@@ -242,6 +243,24 @@ def test_the_file_of_a_base_has_weights_of_eight_bits_and_is_refused_if_they_cha
         with pytest.raises(InputError, match="is not the file of a base, or is damaged"):
             unpack(renamed, tmp_path / "new")
     assert not any((tmp_path / "new").glob("*"))  # a whole file can be copied to the same name
+
+
+def test_a_base_of_stored_runs_with_another_tokenizer_is_refused(tmp_path, tiny_bert, monkeypatch):
+    file = pack(Path(tiny_bert), tmp_path / "packed")
+    monkeypatch.setitem(base_file.REST, file.stem.removeprefix("base-"), "0123456789abcdef")
+    with pytest.raises(InputError, match="configuration or tokenizer differs from that of the stored runs"):
+        unpack(file, tmp_path / "made")
+    assert not any((tmp_path / "made").glob("*"))
+    monkeypatch.undo()
+    (unpack(file, tmp_path / "made") / "config.json").write_text("{}")
+    monkeypatch.setitem(base_file.REST, file.stem.removeprefix("base-"), "0123456789abcdef")
+    with pytest.raises(InputError, match="configuration or tokenizer differs"):
+        unpack(file, tmp_path / "made")
+    stored = ROOT / "benches" / "results" / "laboratory" / "base-6e7f6b6bde8ec692.zip"
+    with zipfile.ZipFile(stored) as archive:
+        contents = {name: archive.read(name) for name in base_file.FILES}
+    monkeypatch.undo()
+    base_file._check_rest(stored, "6e7f6b6bde8ec692", contents)
 
 
 def test_a_setting_that_is_invalid_is_refused_before_the_base_is_made(tmp_path, monkeypatch):

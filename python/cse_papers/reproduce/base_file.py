@@ -8,6 +8,7 @@ a little from those of MODEL; they are the base, and HASH is theirs (``weights_k
 
 from __future__ import annotations
 
+import hashlib
 import lzma
 import sys
 import zipfile
@@ -30,6 +31,10 @@ WEIGHTS, SCALE = "model.safetensors", ".scale"
 FILES = ("config.json", "tokenizer.json", "tokenizer_config.json")
 LARGEST = {WEIGHTS: 1 << 30, **dict.fromkeys(FILES, 1 << 24)}
 """Bytes that a file in the archive may have; the base of the stored runs has 22 MB and less than 1 MB."""
+
+
+REST = {"6e7f6b6bde8ec692": "e7094c7c3c224e47"}
+"""By the hash of the weights of stored runs, the first 16 digits of the SHA-256 of ``FILES``, in this order."""
 
 
 def pack(model: Path, folder: Path) -> Path:
@@ -59,14 +64,16 @@ def pack(model: Path, folder: Path) -> Path:
 
 def unpack(file: Path, place: Path) -> Path:
     """Returns the folder of the model in a file, which is written to ``place`` unless it is there and has these
-    weights. Raises ``InputError`` for another file, and for weights that do not have the hash in its name. The hash
-    does not cover configuration and tokenizer: use the file of somebody whom you trust."""
+    weights. Raises ``InputError`` for another file, for weights that do not have the hash in its name, and for another
+    configuration or tokenizer than that of stored runs with these weights. Of other weights, the hash does not cover
+    configuration and tokenizer: use the file of somebody whom you trust."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
     folder = place / file.stem
     with suppress(OSError, ValueError, SafetensorError):
-        if folder.exists() and weights_key(str(folder)) in file.stem:
+        if folder.exists() and (known := weights_key(str(folder))) in file.stem:
+            _check_rest(file, known, {name: (folder / name).read_bytes() for name in FILES})
             return folder
     try:
         with zipfile.ZipFile(file) as archive:
@@ -87,7 +94,17 @@ def unpack(file: Path, place: Path) -> Path:
             (part / name).write_bytes(content)
         if (key := _save(tensors, part)) not in file.stem:
             raise InputError(f"--base {file}: the weights have the hash {key}, not the one in its name; copy it again")
+        _check_rest(file, key, contents)
     return folder
+
+
+def _check_rest(file: Path, key: str, contents: Mapping[str, bytes]) -> None:
+    found = hashlib.sha256(b"".join(contents[name] for name in FILES)).hexdigest()[:16]
+    if REST.get(key, found) != found:
+        raise InputError(
+            f"--base {file}: configuration or tokenizer differs from that of the stored runs with these weights; copy "
+            "the file again"
+        )
 
 
 def _is_sound(tensors: Mapping[str, Any], name: str) -> bool:
