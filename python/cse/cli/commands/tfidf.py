@@ -180,7 +180,9 @@ def doctor_command(
     seconds = time.perf_counter() - started
     seen["joined_lines"] = readers.joined_lines(inputs)
     seen["repeated"] = readers.repeated(readers.SourceFile(**file) for file in seen["files"])
-    seen["code"] = looks_like_code(readers.first_rows(readers.resolve(corpus, reading.column), SAMPLE))
+    sample = list(readers.first_rows(readers.resolve(corpus, reading.column), SAMPLE))
+    seen["code"] = looks_like_code(sample)
+    seen["divided"] = _divided(sample) if model is None else 0.0
     advice = findings(seen, reading.max_line_bytes)
     value = {**seen, "advice": [{"level": level, "finding": what, "do": do} for level, what, do in advice]}
     if model is not None:
@@ -197,6 +199,17 @@ def doctor_command(
         _print_labels(value["labels"])
     if model is not None:
         _print_words(value["model"], top is not None)
+
+
+def _divided(texts: Sequence[str]) -> float:
+    """Returns into how many pieces the default model cuts a word of the texts on average, if it can hardly read them;
+    else, and if the model is not on this machine, 0."""
+    from ...encoder.resolve import tokenizer_of_minilm
+    from ...encoder.vocabulary import readability
+
+    tokenizer = tokenizer_of_minilm()
+    found = None if tokenizer is None else readability(tokenizer, texts)
+    return 0.0 if found is None or found.good else found.pieces
 
 
 def _tokenizer(model: str) -> Any:
@@ -343,7 +356,7 @@ def _print(seen: dict[str, Any], advice: list[tuple[str, str, str]], value: dict
         grid.add_row(Text(level, style="red" if level == "fault" else "yellow"), Text(visible(what)))
         grid.add_row("", Text(f"-> {do}", style="dim"))
     out.print(grid)
-    unreadable = "model" in value and value["model"]["warning"]
+    unreadable = seen["divided"] or ("model" in value and value["model"]["warning"])
     if not unreadable and not any(level == "fault" for level, _, _ in advice):
         out.print("No fault found.")
     out.print(f"{seconds:.2f} s, {seen['rows'] / seconds:,.0f} rows/s", style="dim")
