@@ -125,6 +125,27 @@ def test_log_odds_are_those_of_the_classifier_of_the_verdict():
         assert np.array_equal(odds.argmax(1), predict(vectors[:60], labels[:60], vectors[60:]))
 
 
+def test_the_saved_classifier_is_as_confident_about_new_rows_as_those_of_the_folds():
+    vectors, labels = vectors_of(1060, 3)
+    known, new = slice(60), slice(60, None)
+    parts = parts_of(labels[known], 3)
+    fitted = fit(parts, vectors[known])
+    odds, weights, folds = np.empty((60, 3)), [], []
+    for fold in range(3):
+        own = parts.folds == fold
+        without = Linear.fit(vectors[known][~own], labels[known][~own], 3)
+        odds[own] = without(vectors[known][own])
+        weights.append(np.linalg.norm(without.weights))
+        folds.append(without)
+    plain = calibrate(odds, labels[known])
+    ratio = np.mean(weights) / np.linalg.norm(fitted.linear.weights)
+    assert ratio < 0.9  # of two thirds of the rows
+    assert fitted.calibration.scale == pytest.approx(plain.scale * ratio)
+    theirs = np.mean([plain(each(vectors[new])).max(1) for each in folds])
+    ours, unscaled = (each(fitted.linear(vectors[new])).max(1).mean() for each in (fitted.calibration, plain))
+    assert abs(ours - theirs) < abs(unscaled - theirs) / 2
+
+
 def test_intervals_shares_and_thresholds_are_those_counted_by_hand():
     assert np.allclose(wilson(8, 10, 1.0), [80, 49.02, 94.33], atol=0.01)  # as binom of statsmodels has it
     assert wilson(8, 10).low < 49

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,13 @@ class Linear:
             weights[present], intercepts[present] = found.coef_, found.intercept_
         return cls(weights, intercepts)
 
+    def size(self, whole: Linear) -> float:
+        """Returns how large the weights are, as a share of those of a classifier that learned more rows. The penalty
+        of the regression shrinks the weights the more, the fewer rows there are."""
+        own = np.isfinite(self.intercepts)
+        most = float(np.linalg.norm(whole.weights[own]))
+        return float(np.linalg.norm(self.weights[own])) / most if most else 1.0
+
     def __call__(self, vectors: npt.NDArray[np.floating]) -> Vector:
         """Returns the log-odds ``(n, K)``, up to a constant for each row, for vectors ``(n, D)`` of any length."""
         return np.asarray(unit(vectors) @ self.weights.T + self.intercepts)
@@ -99,15 +106,17 @@ def fit(
     linear = Linear.fit(vectors[labelled.known()], labels[labelled.known()], count)
     how, numbers = labelled.how, np.unique(folds[folds >= 0])
     odds = np.full((len(labels), count), -np.inf)
-    predicted = np.zeros(len(labels), dtype=bool)
+    predicted, sizes = np.zeros(len(labels), dtype=bool), list[float]()
     for fold in numbers.tolist():
         own, others = folds == fold, (folds != fold) & (labels >= 0)
-        if how == "encoders":
-            if by_fold is None or fold not in by_fold:
-                continue
-            odds[own] = by_fold[fold]
+        if how == "encoders" and (by_fold is None or fold not in by_fold):
+            continue
+        if how != "held out":
+            without = Linear.fit(vectors[others], labels[others], count)
+            sizes.append(without.size(linear))
+            odds[own] = by_fold[fold] if how == "encoders" and by_fold else without(vectors[own])
         else:
-            odds[own] = Linear.fit(vectors[others], labels[others], count)(vectors[own])
+            odds[own] = linear(vectors[own])
         predicted[own] = True
     honest = predicted if taught is None else predicted & ~taught
     if honest.sum() < FEWEST:
@@ -137,6 +146,7 @@ def fit(
     if len(labels) == MOST_OTHERS:
         notes.append(f"at most {MOST_OTHERS:,} labelled texts are used")
     calibration = calibrate(odds[rows], labels[rows])
+    calibration = replace(calibration, scale=calibration.scale * float(np.mean(sizes or [1.0])))
     return Fitted(labelled.column, labelled.classes, linear, calibration, promise, notes=notes)
 
 
