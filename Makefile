@@ -1,7 +1,7 @@
 # make quickstart   create a virtual environment, install cse, build a TF-IDF index, train on the sample corpus, search
 #                   the corpus before and after training, and write an HTML report of the run
 # make test         run the tests in the same environment, in JOBS processes (default 2), without the slow ones
-# make test-slow    run the slow tests, make test-faults, and tests/broken.py, which breaks the product in 35 places
+# make test-slow    run the slow tests, make test-faults, and tests/helpers/broken.py, which breaks the product in 35 places
 # make test-all     make test, and make test-slow
 # make test-faults  kill commands while they write, damage the files that they read, and give odd values to their
 #                   options: a sample that is the same each time; with WHOLE=1, everything (hours)
@@ -63,7 +63,7 @@ test: $(READY)
 test-slow: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "slow and not tools"
 	$(MAKE) test-faults
-	OMP_NUM_THREADS=1 $(BIN)/python tests/broken.py --jobs $(JOBS)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/broken.py --jobs $(JOBS)
 
 test-all: test test-slow
 
@@ -77,7 +77,7 @@ test-faults: $(READY)
 	$(MAKE) -j $(JOBS) --output-sync faults-crash_points faults-mutations faults-odd_values
 
 faults-%: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python tests/$*.py $(if $(WHOLE),$(WHOLE_$*),$(SAMPLE_$*))
+	OMP_NUM_THREADS=1 $(BIN)/python tests/helpers/$*.py $(if $(WHOLE),$(WHOLE_$*),$(SAMPLE_$*))
 
 # These packages have their own environment, because some need other versions than constraints.txt names (fastembed: an
 # older huggingface-hub; langchain-core: a newer certifi). The versions of KEPT are kept.

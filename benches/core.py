@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results" / "core.json"
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # for the reference implementation
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "helpers"))  # for the reference implementation
 CSE = [sys.executable, "-c", "from cse.cli import main; main()"]
 SOME = 20_000  # rows for the checks and for ``TfidfIndex.augment``
 FEW = 2_000  # rows for the reference implementation in Python

@@ -15,8 +15,9 @@ without class weights, which favours frequent labels; they are kept for one rele
 the labels of 100 rows are permuted, by each of the seeds from the first to the one before the last, and the classifier
 is fitted to the true ones. With --setfit, the Python of another environment trains SetFit, with its defaults, on the
 same 100 rows. With --teacher, the model learns from MODEL on all rows of the table before it learns the labels of 100
-(``--learn --teacher``); with --tuned, MODEL itself learns these labels before it teaches. The score without labels is the MRR by which --learn is guarded, of the same sentences. A cell
-is stored when it is finished, so that an interrupted program continues.
+(``--learn --teacher``); with --tuned, MODEL itself learns these labels before it teaches. The score without labels is
+the MRR by which --learn is guarded, of the same sentences. A cell is stored when it is finished, so that an interrupted
+program continues.
 """
 
 from __future__ import annotations
@@ -127,9 +128,7 @@ def listed(classes: Numbers) -> str:
     return "".join(map(str, classes.tolist()))
 
 
-def prepared(
-    data: Data, taught: Numbers, labels: Numbers, seed: int, threads: int, model: str | None = None
-) -> Any:
+def prepared(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: int, model: str | None = None) -> Any:
     """Returns a run of ``model``, or that of ``data``, on the table that is ready to be trained."""
     import cse
     from cse.training.setup import prepare

@@ -317,11 +317,11 @@ def collected(python: str, kinds: str, folder: Path, name: str) -> dict[str, dic
 
 def write_inputs(folder: Path) -> None:
     """Writes the corpus, pairs, models (a tiny BERT and RoBERTa, a second encoder, a masked model) and runs.json."""
-    sys.path.insert(0, str(ROOT / "tests"))
+    sys.path.insert(0, str(ROOT / "tests" / "helpers"))
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForMaskedLM, BertModel
 
-    from conftest import make_tiny  # type: ignore[import-not-found]
+    from tiny import make_tiny  # type: ignore[import-not-found]
 
     for kind in ("bert", "roberta"):
         make_tiny(folder / kind, kind)

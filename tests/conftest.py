@@ -1,29 +1,22 @@
 """Fixtures used by several test files. Tests that need the data sets in ``shared`` are skipped if these are missing."""
 
 import contextlib
-import io
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-from collections import Counter
 from functools import cache
 from importlib.resources import files
-from itertools import product
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
 import plain_processor  # noqa: F401
-from cse import _core, errors
-from cse.cli import group
-from cse.cli.group import PLACES
-from forked import run_forked
+from commands import run_cse, run_here
+from cse import errors
 from methods import METHODS, SYSTEMS
 from random_texts import write_vectors
+from tiny import config_of_eight_steps, make_tiny
 
 errors.SPEAKS_OF_FLAGS = True  # as on the command line; test_python_api.py has tests of the messages in Python
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -39,55 +32,11 @@ def pytest_collection_modifyitems(items):
                     item.add_marker(pytest.mark.skip(reason="no CUDA device"))
 
 
-def run_cse(*arguments, cwd=None, text=True, stdin=None, env=None, preexec=None):
-    """Runs a cse command in a separate process; returns a ``subprocess.CompletedProcess``."""
-    if arguments[0] in (*PLACES, "generate", "reproduce") and env is None and preexec is None:
-        return run_forked(*arguments, cwd=cwd, text=text, stdin=stdin)
-    return subprocess.run(
-        [sys.executable, "-c", "from cse.cli import main; main()", *map(str, arguments)],
-        cwd=cwd,
-        input=stdin,
-        capture_output=True,
-        text=text,
-        encoding="utf8" if text else None,
-        env={**os.environ, **(env or {})},
-        preexec_fn=preexec,
-        check=False,
-    )
-
-
-def run_here(*arguments, cwd="."):
-    """As ``run_cse``, but in this process, for tests whose subject is not signals, streams, exit codes or imports.
-
-    What the Rust core reads from standard input or writes to standard output is not redirected.
-    """
-    import torch
-    from threadpoolctl import threadpool_limits
-
-    threads = torch.get_num_threads()
-    out, err = (io.TextIOWrapper(io.BytesIO(), "utf8", newline="", write_through=True) for _ in range(2))
-    with contextlib.ExitStack() as stack:
-        for context in (
-            contextlib.chdir(cwd),
-            contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(err),
-            mock.patch.object(sys, "argv", ["cse", *map(str, arguments)]),
-            mock.patch("click.core._detect_program_name", return_value="cse"),
-            threadpool_limits(),
-        ):
-            stack.enter_context(context)
-        code = group._run([signal.SIGINT])
-    torch.set_num_threads(threads)
-    _core.set_default_threads(0)
-    printed = [stream.buffer.getvalue().decode() for stream in (out, err)]
-    return subprocess.CompletedProcess(["cse", *arguments], code, *printed)
-
-
-def refuses(message, call, *given, error=errors.InputError, **named):
-    """Asserts that a call raises an error that matches ``message``; returns the text of the error."""
-    with pytest.raises(error, match=message) as caught:
-        call(*given, **named)
-    return str(caught.value)
+@pytest.fixture(scope="session", autouse=True)
+def cache_folder(tmp_path_factory):
+    """The cache folder of all tests, so that they neither read nor fill that of the user."""
+    with mock.patch.dict(os.environ, CSE_CACHE=str(tmp_path_factory.mktemp("cache"))):
+        yield
 
 
 @pytest.fixture
@@ -276,28 +225,6 @@ def registered(monkeypatch):
         yield
 
 
-def config_of_eight_steps(corpus, model, output, **changes):
-    from cse import TrainConfig
-
-    settings = {
-        "corpus": corpus,
-        "model": model,
-        "tfidf": corpus.with_name("tfidf"),
-        "output": output,
-        "batch_size": 8,
-        "max_steps": 8,
-        "eval_every": 3,
-        "log_every": 2,
-        "device": "cpu",
-        # Results are bit-identical only if all runs, here and in child processes, use the same number of threads.
-        "threads": 1,
-        # With ``auto``, results would depend on the processor.
-        "precision": "fp32",
-        "lr": 1e-3,
-    }
-    return TrainConfig(**{**settings, **changes})
-
-
 @pytest.fixture(scope="session")
 def one_finished_run(short_corpus, tiny_bert, tmp_path_factory):
     """The folder of a run of eight steps with checkpoints at steps 4 and 8; tests may only read it."""
@@ -331,57 +258,3 @@ def run_config(short_corpus, tiny_bert, tmp_path):
     yield config_of_eight_steps(short_corpus, tiny_bert, tmp_path / "runs")
     torch.set_num_threads(threads)
     _core.set_default_threads(0)
-
-
-def make_tiny(folder, kind):
-    import torch
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast, RobertaConfig, RobertaModel
-
-    torch.manual_seed(0)
-    sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")[:2000]
-    names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    normalizer, splitter = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
-    counts = Counter(word for row in sample for word, _ in splitter.pre_tokenize_str(normalizer.normalize_str(row)))
-    endings = Counter()
-    for word, count in counts.items():
-        for start, length in product(range(1, len(word)), range(1, 6)):
-            endings["##" + word[start : start + length]] += count * length
-    # The vocabulary is built here, because the trainers in the tokenizers package break ties differently each time.
-    letters = sorted(set("".join(counts)))
-    words = sorted(counts, key=lambda word: (-counts[word], word))[:900]
-    parts = sorted(endings, key=lambda part: (-endings[part], part))
-    pieces = dict.fromkeys([*names, *letters, *("##" + letter for letter in letters), *words, *parts])
-    vocabulary = {piece: i for i, piece in enumerate(list(pieces)[:2000])}
-    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, splitter
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    special = {f"{name.strip('[]').lower()}_token": name for name in names}
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **special)
-    sizes = {"vocab_size": 2000, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
-    sizes["intermediate_size"] = 64
-    if kind == "bert":
-        model = BertModel(BertConfig(**sizes, max_position_embeddings=64))
-    else:
-        # No pooler, as in the published RoBERTa checkpoints.
-        config = RobertaConfig(**sizes, max_position_embeddings=66, pad_token_id=0, type_vocab_size=1)
-        model = RobertaModel(config, add_pooling_layer=False)
-    model.save_pretrained(folder)
-    fast.save_pretrained(folder)
-    return folder
-
-
-def make_t5(folder, tokenizer):
-    """Saves a tiny random T5 model with the tokenizer of a model."""
-    import torch
-    from transformers import AutoTokenizer, T5Config, T5ForConditionalGeneration
-
-    found = AutoTokenizer.from_pretrained(tokenizer)
-    ends = {"decoder_start_token_id": found.cls_token_id, "pad_token_id": found.pad_token_id}
-    ends |= {"vocab_size": len(found), "eos_token_id": found.sep_token_id, "d_model": 16}
-    torch.manual_seed(0)
-    T5ForConditionalGeneration(T5Config(**ends, d_kv=8, d_ff=32, num_layers=1, num_heads=2)).save_pretrained(folder)
-    found.save_pretrained(folder)
-    return folder

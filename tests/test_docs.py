@@ -18,7 +18,6 @@ import pyarrow as pa
 import pytest
 
 import cse as package
-from conftest import make_t5
 from cse import TfidfIndex
 from cse.augment import AUGMENTATIONS
 from cse.cli import cli
@@ -28,6 +27,7 @@ from cse.training.settings.declared import GROUPS
 from prose import flat, selected, tables_in, unmarked
 from test_cli import ran
 from test_retrieval import write
+from tiny import make_t5
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix
 from sentence_transformers import SentenceTransformer
 from tokenizers import Tokenizer
 
-from conftest import refuses
+from commands import refuses
 from cse import Encoder, TrainConfig, train
 from cse.data.corpus import Corpus
 from cse.encoder import onnx_export, static_export

@@ -86,7 +86,7 @@ TRAIN = ("train", "--max-steps", 3, "--batch-size", 8, "--eval-every", 0, "--dev
 
 
 def test_registered_methods_take_part_in_training(run, tiny_bert, tmp_path):
-    file = Path(__file__).with_name("user_methods.py")
+    file = Path(__file__).parent / "helpers" / "user_methods.py"
     methods = ("--import", file, "--positive", "shouted", "--set", "shouted.times=3", "--negative", "repetition")
     methods += ("--loss", "focal", "--loss-term", "ball", "--model", tiny_bert, "-o", tmp_path)
     plain = log_of(run(*TRAIN, *methods))

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import scipy.sparse
 
-from conftest import refuses
+from commands import refuses
 from cse import InputError, TfidfIndex, TrainConfig, _core, train
 from cse.errors import refusing_names
 from cse.io import fresh_folder, naming

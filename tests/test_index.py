@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 from sklearn.feature_extraction.text import CountVectorizer
 
-from conftest import refuses
+from commands import refuses
 from cse import TfidfIndex
 from cse._core import tokenize
 from cse.tfidf.build import build_index

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 
-from conftest import refuses
+from commands import refuses
 from cse import Encoder, InputError, SearchIndex, TfidfIndex, TrainConfig, _core, train
 from cse.cli.commands.evaluate import systems_of
 from cse.cli.options import Ranking

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import AutoTokenizer
 
 import sentence_models
-from conftest import config_of_eight_steps, refuses
+from commands import refuses
 from cse import Encoder, InputError, train
 from cse.encoder.light import LightEncoder
 from cse.encoder.onnx_export import export_onnx
@@ -29,6 +29,7 @@ from cse.encoder.saving import save_encoder
 from cse.encoder.trained import load_encoder
 from sentence_models import TEXTS, agree, as_on_the_hub, dense, layer_norm, normalize, pooling, sentence_model
 from test_cli import ran, run_and_list_imports
+from tiny import config_of_eight_steps
 
 PROMPTS = {"query": "find this : ", "document": "text : "}
 VECTORS = "the 1 0 0\ncat 0 1 0\ndog 0 0.5 0.5\n. 0 0 2\n"

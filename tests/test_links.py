@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 from huggingface_hub import HfApi
 
-from conftest import config_of_eight_steps
 from cse import Encoder, InputError, train
 from cse.encoder.layout import best_of_run, model_files
 from cse.encoder.resolve import base_of, find_folder
@@ -15,6 +14,7 @@ from cse.io import contents
 from cse.training.folder.find import list_checkpoints
 from cse.training.loop import resumed_config
 from test_retrieval import command as run_command
+from tiny import config_of_eight_steps
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer
 
-from conftest import refuses
+from commands import refuses
 from cse import Encoder, TrainConfig, train
 from cse.data.words import cut_in_two
 from cse.encoder.layout import LENGTHS, kind_of, read_modules

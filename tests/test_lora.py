@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 
-from conftest import refuses
+from commands import refuses
 from cse import Encoder, train
 from cse.encoder.layout import kind_of, read_modules
 from cse.encoder.saving import merged_adapters

@@ -6,7 +6,6 @@ from click.testing import CliRunner
 from datasets import Dataset, DatasetDict
 from sentence_transformers import SentenceTransformer
 
-from conftest import config_of_eight_steps
 from cse import Encoder, InputError, train
 from cse.cli import cli
 from cse.evaluation.base import Pairs
@@ -14,6 +13,7 @@ from cse.evaluation.run import open_suites
 from cse.evaluation.sts import score_pairs
 from sentence_models import normalize, pooling, sentence_model
 from test_prompts import retrieval_folder
+from tiny import config_of_eight_steps
 
 mteb = pytest.importorskip("mteb", reason="mteb is not installed: pip install mteb")
 

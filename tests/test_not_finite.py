@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from conftest import refuses, run_here
+from commands import refuses, run_here
 from cse import Encoder, TrainConfig, compare, evaluate, train
 from cse.encoder.opening import open_encoder
 from cse.errors import RunError

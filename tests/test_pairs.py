@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from conftest import refuses
+from commands import refuses
 from cse import Encoder, train
 from cse.cli import printing
 from cse.data.pairs import open_pairs

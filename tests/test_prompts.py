@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from conftest import refuses
+from commands import refuses
 from cse import Encoder, SearchIndex, TrainConfig, train
 from cse.encoder.prompts import template_of, templated
 from cse.evaluation.retrieval import rank_documents

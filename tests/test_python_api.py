@@ -14,7 +14,7 @@ from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from transformers import AutoTokenizer
 
 import cse
-from conftest import refuses
+from commands import refuses
 from cse import Encoder, SearchIndex
 from cse.cli import cli
 from cse.encoder.light import LightEncoder

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import config_of_eight_steps, refuses, run_here
+from commands import refuses, run_here
 from cse import TfidfIndex, train
 from cse.evaluation.geometry import unit
 from cse.losses.base import focal
@@ -23,6 +23,7 @@ from cse.reports.runs import differing, find_runs, read_run
 from cse.reports.style import figure, require_extra, styled
 from test_cli import run_and_list_imports
 from test_retrieval import command
+from tiny import config_of_eight_steps
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "col", "wbr", "area", "base", "embed", "source", "track"}
 

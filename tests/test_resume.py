@@ -360,7 +360,7 @@ def test_without_save_every_a_failed_checkpoint_causes_only_a_warning(run_config
     ids=["bf16", "accumulated"],
 )
 def test_a_crashed_and_resumed_run_equals_an_uninterrupted_one(run_config, values):
-    """An exception simulates the crash; tests/crash_points.py kills real processes."""
+    """An exception simulates the crash; tests/helpers/crash_points.py kills real processes."""
     config = run_config.replace(**values, save_every=2, log_every=100)
     whole = train(config.replace(name="whole"))
     last = whole.steps - 1

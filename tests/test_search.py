@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from conftest import refuses
+from commands import refuses
 from cse import Encoder, InputError, SearchIndex, io
 from cse.encoder.passages import Cutter, windows
 from cse.search import bm25

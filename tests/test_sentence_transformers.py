@@ -18,7 +18,7 @@ from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, Mu
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from conftest import refuses
+from commands import refuses
 from cse import Encoder, TfidfIndex
 from cse.evaluation.geometry import score_halves
 from cse.sentence_transformers import HalvesEvaluator, InfoNCELoss, NegativesCollator, add_negatives, number_rows

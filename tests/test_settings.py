@@ -13,7 +13,7 @@ import pytest
 from annotated_types import Ge, Gt, Lt, MinLen
 from click.testing import CliRunner
 
-from conftest import refuses
+from commands import refuses
 from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.cli import cli
 from cse.cli.command import Text

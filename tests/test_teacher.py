@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import refuses
+from commands import refuses
 from cse import Encoder, TrainConfig, context, train
 from cse.evaluation.geometry import unit
 from cse.losses import teacher as module

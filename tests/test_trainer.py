@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 import cse
-from conftest import refuses
+from commands import refuses
 from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.augment import AUGMENTATIONS
 from cse.augment.base import Edit

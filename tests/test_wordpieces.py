@@ -15,7 +15,7 @@ import pytest
 from safetensors import safe_open
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from conftest import refuses
+from commands import refuses
 from cse import Encoder, SearchIndex, TfidfIndex, train
 from cse.encoder.resolve import find_model
 from cse.encoder.trained import load_tokenizer

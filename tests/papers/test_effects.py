@@ -451,7 +451,8 @@ def test_the_tables_are_also_written_as_csv_and_drawn(tmp_path, cse_here):
 def test_a_row_of_a_user_is_run_beside_the_standard_loss_and_continued_after_a_kill(tmp_path, capsys):
     (tmp_path / "mine.toml").write_text('[[rows]]\nname = "mine"\nsettings = { loss_terms = ["ball"] }\n')
     with patch.dict(LOSS_TERMS._loaded), patch.dict(AUGMENTATIONS._loaded):
-        lab = effects.laboratory(tmp_path / "mine.toml", (str(Path(__file__).parents[1] / "user_methods.py"),))
+        methods = Path(__file__).parents[1] / "helpers" / "user_methods.py"
+        lab = effects.laboratory(tmp_path / "mine.toml", (str(methods),))
         inputs = smoke_inputs(lab.table, tmp_path / "smoke", "cpu", 1)
         scorer = Scorer("effects", lab.table.columns, inputs.data, True)
         work = Work(lab.table, lab.table.find_rows(["mine"]), [0], inputs, scorer, tmp_path / "out", False, False, 1)

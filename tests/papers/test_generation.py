@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from conftest import make_t5
 from cse_papers.generate import GenerationOptions, Generator, batches, generate
+from tiny import make_t5
 
 SHORT = {"max_new_tokens": 6, "batch_size": 4}
 LAYERS = {"layers": 1, "attention_heads": 2, "ffn_dim": 32}

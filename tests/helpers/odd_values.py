@@ -1,6 +1,6 @@
 """Gives odd values to every option of every command, and checks that each call ends as it should.
 
-    python tests/odd_values.py [--sample N] [--only COMMAND] [--seed 0]
+    python tests/helpers/odd_values.py [--sample N] [--only COMMAND] [--seed 0]
 
 Each value is given to a call of ``BASES`` that succeeds without it. With it, the call must end with 0, or with 2 and
 one sentence. Only the commands of ``FAIL`` may end with 1, and a call of ``LONG`` may go on until it is stopped.
@@ -92,7 +92,7 @@ def calls() -> list[tuple[list[str], list[str], str]]:
 
 def prepare(folder: Path) -> None:
     """Writes the files that the bases read, among them a tiny model and a run of it."""
-    from conftest import make_t5, make_tiny
+    from tiny import make_t5, make_tiny
 
     texts = some_texts(40)
     (folder / "c.txt").write_text("\n".join(texts) + "\n")

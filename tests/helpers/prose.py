@@ -18,7 +18,7 @@ from collections import namedtuple
 from pathlib import Path
 from statistics import median
 
-RESULTS = Path(__file__).resolve().parents[1] / "benches" / "results"
+RESULTS = Path(__file__).resolve().parents[2] / "benches" / "results"
 NUMBER = r"[+-]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:e-?\d+)?"
 MARKED = re.compile(
     rf"(?P<value>{NUMBER})(?: \[(?P<low>{NUMBER}), (?P<high>{NUMBER})\])?\** ?<!-- row: (?P<table>[^|]+?) \| "

@@ -1,6 +1,6 @@
 """Kills commands at the system calls that change files, repeats them, and compares the results.
 
-    python tests/crash_points.py [--all] [--case NAME]
+    python tests/helpers/crash_points.py [--all] [--case NAME]
 
 Each command of ``CASES`` runs once undisturbed, while its calls that change files below its folder are counted. It is
 then killed (SIGKILL) just before the Nth of them: an output file must be the old or the new one, the repeated command
@@ -291,11 +291,11 @@ def plain(rows):
 
 def prepare(folder):
     """Writes the inputs of all cases into a folder: texts, pairs, a tiny model, an index, and a finished run."""
-    from conftest import make_t5, make_tiny
     from cse import TfidfIndex
+    from tiny import make_t5, make_tiny
 
     folder.mkdir()
-    sample = Path(__file__).parents[1] / "python" / "cse" / "resources" / "sample.txt"
+    sample = Path(__file__).parents[2] / "python" / "cse" / "resources" / "sample.txt"
     rows = sample.read_text(encoding="utf8").split("\n")[:60]
     (folder / "corpus.txt").write_text("\n".join(rows[:40]) + "\n", encoding="utf8")
     (folder / "other.txt").write_text("\n".join(rows[30:]) + "\n", encoding="utf8")

@@ -28,7 +28,9 @@ import traceback
 def server():
     """Starts the fork server on the first call; returns the socket for requests. Closing the socket ends the server."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    subprocess.Popen([sys.executable, __file__, str(theirs.fileno())], pass_fds=[theirs.fileno()])
+    command = [sys.executable, __file__, str(theirs.fileno())]
+    path = os.pathsep.join(filter(None, sys.path))  # the functions of tests, too, are run
+    subprocess.Popen(command, pass_fds=[theirs.fileno()], env={**os.environ, "PYTHONPATH": path})
     theirs.close()
     return ours
 

@@ -1,6 +1,6 @@
 """Breaks the product in one place at a time, and checks that a test notices.
 
-    python tests/broken.py [--only PATTERN] [--jobs 2]
+    python tests/helpers/broken.py [--only PATTERN] [--jobs 2]
 
 Each place of ``PLACES`` is a fragment of a module and what replaces it when the module is imported; no file is changed.
 This process imports PyTorch and other libraries, which takes longer than most of the tests, and forks for each place.
@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[1]  # of the tests
 SECONDS = 240  # within which a test must end; some breakages would make it wait forever
 HOOK = """
 import os, sys
@@ -367,6 +367,7 @@ def fork_commands() -> None:
     """Starts the fork server of ``forked.py`` as a fork of this process, so that it imports no library again."""
     import forked
 
+    sys.path.insert(1, str(HERE))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         ours.close()

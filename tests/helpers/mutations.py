@@ -1,6 +1,6 @@
 """Damages every kind of file that cse reads, and checks that a command accepts it or refuses it in one sentence.
 
-    python tests/mutations.py [--sample N] [--only NAME] [--seed 0]
+    python tests/helpers/mutations.py [--sample N] [--only NAME] [--seed 0]
 
 Each mutation is tried in a copy of the folder: flipped bytes, truncations, and for JSON and TOML other shapes and sizes
 at every place. A command must exit with 2 (1 for a damaged run) and one sentence, or with 0 and the result of the
@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from conftest import make_tiny, run_cse
+from commands import run_cse
 from cse import InputError
 from cse.data.corpus import Corpus
 from random_texts import some_texts, write_vectors
+from tiny import make_tiny
 
 DEEP = "[" * 100_000 + "]" * 100_000
 DIGITS = b"9" * 5000
