@@ -1,6 +1,6 @@
 """Compares the encoding speed of cse and SentenceTransformer, with one model and the sentences of the STS tasks.
 
-    python benches/encode.py --data DIR [--share 0.2]
+    python benches/encode.py --data DIR [--share 0.2] [--json FILE]
 
 A fraction (--share) of the distinct sentences of the seven STS tasks is encoded alternately by SentenceTransformer and
 by cse, in float32 and in bfloat16 (for SentenceTransformer: autocast around ``encode``). Before anything is timed, the
@@ -13,10 +13,12 @@ not those of a processor with such instructions.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,6 +45,7 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.2)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--emulate", action="store_true", help="emulate bf16 on a processor without bf16 instructions")
+    parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     tasks = load_tasks(options.data)
     distinct = list(dict.fromkeys(text for _, pairs in tasks for side in (pairs.left, pairs.right) for text in side))
@@ -78,19 +81,30 @@ def main() -> None:
         print("bf16: left out, because the processor has no instructions for it (see --emulate)")
     elif options.emulate:
         print("bf16: emulated; the times are not those of a processor with instructions for it")
-    print(
-        "| precision | system | seconds | range | sentences/s | time relative to SentenceTransformer, same precision | "
-        "time relative to SentenceTransformer in fp32 | tokens with padding |"
-    )
-    print("| --- | --- |" + " ---: |" * 6)
-    medians = {key: statistics.median(times) for key, times in found.items()}
-    for (kind, name), times in found.items():
-        own = medians[kind, name]
-        share = by_characters if name == THEIRS else by_tokens
-        print(
-            f"| {kind} | {name} | {own:.1f} | {min(times):.1f} to {max(times):.1f} | {len(texts) / own:,.0f} | "
-            f"{own / medians[kind, THEIRS]:.2f} | {own / medians['fp32', THEIRS]:.2f} | {share:.2f} x |"
+    measured: dict[str, Any] = {
+        "sentences": len(texts),
+        "seconds": {f"{kind}: {name}": times for (kind, name), times in found.items()},
+        "padding": {THEIRS: by_characters, "cse": by_tokens},
+    }
+    print(table(measured))
+    if options.json is not None:
+        options.json.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf8")
+
+
+def table(found: dict[str, Any]) -> str:
+    """Returns the results as a table in Markdown."""
+    lines = [
+        "| precision | system | seconds | range | sentences/s | speed-up | tokens with padding |",
+        "| --- | --- |" + " ---: |" * 5,
+    ]
+    for key, times in found["seconds"].items():
+        kind, name = key.split(": ")
+        own, theirs = (statistics.median(each) for each in (times, found["seconds"][f"{kind}: {THEIRS}"]))
+        lines.append(
+            f"| {kind} | {name} | {own:.1f} | {min(times):.1f} to {max(times):.1f} | {found['sentences'] / own:,.0f} | "
+            f"{theirs / own:.2f} | {found['padding'][name]:.2f} x |"
         )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     python benches/stored_tables.py [NAME ...]
 
-A name is that of a stored file: core, growth, train, gpu, static or adapt_peers. Nothing is measured.
+A name is that of a stored file: core, encode, search, growth, train, gpu, static or adapt_peers. Nothing is measured.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "domain")]
 
 import adapt_peers  # noqa: E402
 import core  # noqa: E402
+import encode  # noqa: E402
 import gpu  # noqa: E402
 import growth  # noqa: E402
 import static  # noqa: E402
@@ -55,8 +56,24 @@ def statics(found: dict[str, Any]) -> str:
     return "\n".join([static.table(found["collections"]), "", *lines])
 
 
+def searches(found: dict[str, Any]) -> str:
+    """Returns the table of the speed of the search."""
+    times = found["search"]
+    rows = {
+        "one query, by vectors": times["one_query"]["ours"],
+        "one query, `numpy.argpartition(vectors @ query)`": times["one_query"]["numpy"],
+        "one query, `--hybrid`": times["rankings"]["hybrid"],
+        "a thousand queries, by vectors": times["thousand_queries"]["ours"],
+        "a thousand queries, the matrix product alone": times["thousand_queries"]["product"],
+    }
+    head = f"| {found['rows']:,} rows, {found['threads']} threads | ms |\n| --- | ---: |"
+    return "\n".join([head, *(f"| {name} | {1000 * seconds:,.0f} |" for name, seconds in rows.items())])
+
+
 TABLES = {
     "core": core.table,
+    "encode": encode.table,
+    "search": searches,
     "growth": growth.table,
     "train": training,
     "gpu": on_gpu,

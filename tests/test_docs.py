@@ -11,6 +11,7 @@ import sys
 import tomllib
 from itertools import cycle, pairwise
 from pathlib import Path
+from statistics import median
 from unittest.mock import patch
 
 import numpy as np
@@ -333,6 +334,10 @@ def test_what_labelled_rows_promise_is_the_stored_result_and_reaches_the_goals()
     assert stored["overall"]["untrained"]["all sets"]["by label"] <= 5
     claims = [f"{-stored['overall']['untrained']['all sets'][f'claims at {each}']:.1f}" for each in (0.8, 0.9, 0.95)]
     assert "by {}, {} and {} points in the mean".format(*claims) in flat(page)
+    errors = {key: sorted(each["by label"].values()) for key, each in stored["untrained"].items()}
+    assert f"2 % of the rows, by {errors['trec/50'][-1]:.0f} points" in flat(page)
+    said = "complaints by {:.0f} and {:.0f} points, and with 200 labels by {:.0f} and {:.0f}."
+    assert said.format(*errors["reasons/50"][-2:], *errors["reasons/200"][-2:]) in flat(page)
     fair = [each["random"] for each in stored["drawn"].values()]
     near = [each["near a row"] for each in stored["drawn"].values()]
     assert f"called so in {100 * min(fair):.0f} to {100 * max(fair):.0f} % of 50 draws" in flat(page)
@@ -357,7 +362,8 @@ def test_changes_and_scores_in_prose_name_their_stored_row():
     assert not any(found.values()), found
 
 
-MEASURED = [*(("benchmarks", name) for name in ("core", "growth", "train", "gpu")), ("export", "static")]
+MEASURED = [("benchmarks", name) for name in ("core", "growth", "train", "gpu", "encode", "search")]
+MEASURED += [("export", "static")]
 
 
 @pytest.mark.parametrize(("page", "name"), [*MEASURED, ("domain", "adapt_peers")])
@@ -368,6 +374,36 @@ def test_tables_of_measurements_are_selections_of_the_stored_results(page, name,
     for whole in tables_in(importlib.import_module("stored_tables").printed(name)):
         (rows,) = (len(each) for each in shown if selected(each, whole))
         assert rows >= 5  # the head and at least three rows
+
+
+def test_the_speed_and_the_ranges_in_readme_are_those_of_stored_results():
+    readme = flat((ROOT / "README.md").read_text("utf8"))
+    core, training = stored_result("core.json"), stored_result("train.json")["timings"]
+    count = core["corpus"]["sentences"]
+    speeds = [count / median(core["seconds"][name]) for name in ("cse build-tfidf", "cse augment")]
+    others = [count / core["scikit-learn fit_transform"], 1 / core["nlpaug TfIdfAug.augment, per sentence"]]
+    for fast, slow in zip(speeds, others, strict=True):
+        slow = f"{slow:,.0f}" if slow < 1000 else f"{round(slow, -3):,.0f}"
+        assert re.search(rf"\| {round(fast, -3):,.0f} \| [^|]*: {slow} \|", readme)
+    systems = ("cse, standard", "sentence-transformers")
+    times = [median(each["seconds"] for each in training[f"bf16: {name}"]) for name in systems]
+    assert "| {:.0f} | sentence-transformers: {:.0f} |".format(*(64 / each for each in times)) in readme
+    assert 7.5e5 < speeds[1] < 8.5e5
+    assert "at about 800,000 sentences a second" in readme
+    rows = {"tweets": "tweets", "trec": "(TREC)", "subj": "(Subj)", "cr": "(CR)", "medical": "medical abstracts"}
+    evaluation, changes = (ROOT / "docs" / "evaluation.md").read_text("utf8"), []
+    for name, row in rows.items():
+        measures = stored_result("verdict.json")[name]["seed0"]["large"]["measures"]
+        cells = " | ".join("{mean:+.2f} [{low:+.2f}, {high:+.2f}]".format_map(each) for each in measures)
+        assert re.search(rf"^\| [^|]*{re.escape(row)} \| {re.escape(cells)} \|$", evaluation, re.MULTILINE), name
+        changes.append([each["mean"] for each in measures])
+    taught = stored_result("teacher.json")["means"]
+    gains = [[taught[f"teacher/{name}"][by] for name in rows] for by in ("neighbours", "linear")]
+    ranges = [(min(each), max(each)) for each in (*zip(*changes, strict=True), *gains)]
+    said = "by {:.0f} to {:.0f} points by neighbours on these sets, and by {:.0f} to {:.0f} by a logistic regression"
+    assert said.format(*ranges[0], *map(abs, ranges[1])) in readme
+    assert "by {:.0f} to {:.0f} (not above 0 on customer reviews and abstracts)".format(*ranges[2]) in readme
+    assert "and {:.1f} to {:.1f} ([table]".format(*ranges[3]) in readme
 
 
 def test_a_table_with_another_cell_or_order_is_no_selection():

@@ -16,8 +16,7 @@ Each line of a file holds a label and a text (for MRPC, two sentences), separate
 1e-5, 1e-4, 1e-3 and 1e-2, as in SentEval. The classifier is a logistic regression with an L2 penalty. SentEval's
 objective is mean cross-entropy plus ``penalty / 2`` times the squared norm of the weights. ``converged`` minimises this
 objective, so that only the folds are random; ``senteval`` trains with Adam and stops early, as SentEval does. The
-results differ if Adam converges slowly, as it does for embeddings of unit length; ``benches/transfer.py`` compares the
-two.
+results differ if Adam converges slowly, as it does for embeddings of unit length.
 """
 
 from __future__ import annotations
