@@ -394,6 +394,7 @@ published = { change = 0.8, source = "A. Author (2025), Table 2" }
 name = "warm"
 like = "grid"
 tau = 0.2
+rivals = ["UNA", "grid"]
 """
     )
     lab = effects.laboratory(tmp_path / "rows.toml")
@@ -412,9 +413,23 @@ tau = 0.2
         "other loss": 1,
         "warm": 6,
     }
-    rows = [record("standard", "0.05", 0, 69), record("grid", "una.beta 0.2, lr 1e-05", 0, 70)]
-    printed = measured.systems(measured.Results(lab, records(*rows)))[1]
-    assert printed[-1][5:] == ["+1.00, one seed", "", "+0.80", "no interval"]
+    assert lab.columns("standard") == lab.table.columns  # by which its best temperature is chosen
+    grid = "una.beta 0.2, lr 1e-05"
+    assert [lab.same("grid", grid), lab.same("warm", "0.2"), lab.same("warm", "0.1")] == ["0.06", "0.2", "0.1"]
+    assert {("standard", "0.06"), ("standard", "0.2")} <= {*runs}
+    assert lab.same("other loss", effects.OWN) == "0.05"  # it has no temperature
+    rows = [record("standard", tau, 0, score) for tau, score in (("0.05", 69), ("0.06", 69.5))]
+    rows += [record("grid", grid, 0, 70), record("UNA", "0.05", 0, 71)]
+    results = measured.Results(lab, records(*rows))
+    printed = {(row[0], row[1]): row[5:] for row in measured.systems(results)[1]}
+    assert printed["grid", f"{grid}, own"] == ["+0.50, one seed", "", "+0.80", "no interval"]
+    assert printed["UNA", "0.05, published"][0] == "+2.00, one seed"
+    (rival,) = (each for each in lab.comparisons if each.title == "warm against UNA: system")
+    assert [(line.row, line.tau) for line in rival.lines] == [("UNA", "0.05"), ("warm", "0.2")]
+    (rival,) = (each for each in lab.comparisons if each.title == "warm against grid: system")
+    assert rival.lines[0].tau == grid
+    wanted = {(cell.row.name, cell.column, cell.seed) for cell in lab.cells(["warm"], 2, {})}
+    assert {("UNA", "0.05", 1), ("warm", "0.2", 1), ("standard", "0.2", 1)} <= wanted
 
 
 def test_a_file_of_runs_of_another_table_is_refused(tmp_path, cse_here):
@@ -436,7 +451,7 @@ def test_a_changed_comment_discards_no_runs(tmp_path):
 def test_the_tables_are_also_written_as_csv_and_drawn(tmp_path, cse_here):
     runs = [record(name, "0.05", seed, 69 + gain) for name, gain in (("standard", 0), ("UNA", 1)) for seed in range(2)]
     write_sets(tmp_path / "runs.parquet", {"one": records(*runs)})
-    outputs = ["--csv", tmp_path / "t.csv", "--picture", tmp_path / "t.svg"]
+    outputs = ["--csv", tmp_path / "t.csv", "--picture", tmp_path / "t.svg", "--latex", tmp_path / "t.tex"]
     done = cse_here("reproduce", "effects", "--stored", tmp_path / "runs.parquet", *outputs)
     assert done.returncode == 0, done.stderr
     cells = list(csv.DictReader((tmp_path / "t.csv").read_text(encoding="utf8").splitlines()))
@@ -445,6 +460,25 @@ def test_the_tables_are_also_written_as_csv_and_drawn(tmp_path, cse_here):
     }
     assert (found["seeds"], found["mean of seven"], found["published change"]) == ("2", "70.00", "+0.82")
     assert "UNA" in (tmp_path / "t.svg").read_text(encoding="utf8")
+    (change,) = (each for each in cells if each["row"] == "UNA" and each["column"].startswith("change [95"))
+    assert float(change["low"]) <= float(change["value"]) <= float(change["high"])
+    assert change["text"] == f"{change['value']} [{change['low']}, {change['high']}]"
+    tex = (tmp_path / "t.tex").read_text(encoding="utf8")
+    (line,) = (line for line in tex.splitlines() if line.startswith("UNA & 0.05, published"))
+    assert line.endswith(r" \\")
+    assert r"change [95 \% interval]" in tex
+    assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") > 0
+
+
+def test_the_picture_of_the_order_leaves_out_systems_with_one_seed(tmp_path):
+    from cse.reports.style import drawn
+
+    runs = [record(name, "0.05", seed, 69) for name in ("standard", "UNA") for seed in range(2)]
+    results = measured.Results(LAB, records(*runs, record("mixed", "0.05", 0, 69)))
+    picture = drawn([measured.order_panel(results, "")], "svg").decode("utf8")
+    assert "UNA" in picture
+    assert "mixed" not in picture
+    assert drawn([measured.order_panel(results, "")], "pdf").startswith(b"%PDF")
 
 
 @pytest.mark.slow
@@ -465,7 +499,9 @@ def test_a_row_of_a_user_is_run_beside_the_standard_loss_and_continued_after_a_k
 
         found, _ = printed(work)
         rows = {(row[0], row[1].split(", ")[1]) for row in found["tables"]["Systems"]["rows"]}
-        assert rows == {(name, which) for name in ("standard", "mine") for which in ("best", "published")}
+        assert rows == {
+            (name, which) for name, own in (("standard", "published"), ("mine", "own")) for which in ("best", own)
+        }
         assert "SICK-R train and dev, clean: standard; mine" in found["selection"][""]
         (tmp_path / "out" / "mine-0.1" / "seed-0.json").unlink()  # as if killed before the last cell, and continued
         again, said = printed(replace(work, jobs=2))

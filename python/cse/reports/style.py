@@ -91,11 +91,11 @@ def figure(panels: Sequence[Panel], columns: int = 3) -> Figure:
 
 
 def drawn(panels: Sequence[Panel], form: str) -> bytes:
-    """Returns panels as the contents of a ``png`` or ``svg`` file."""
+    """Returns panels as the contents of a ``png``, ``svg`` or ``pdf`` file."""
     out = BytesIO()
     with styled():
         # Without a date, identical plots give identical files.
-        metadata = {"Date": None} if form == "svg" else {"Software": "cse"}
+        metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form, {"Software": "cse"})
         figure(panels).savefig(out, format=form, metadata=metadata)
     return out.getvalue()
 

@@ -51,7 +51,19 @@ def reproduce_command(
         bool,
         Opt(
             "Run each cell for two steps with a tiny model, and print only whether it runs.",
-            excludes=("data", "corpus", "pairs", "files", "max_steps", "picture", "csv", "base", "stored", "also"),
+            excludes=(
+                "data",
+                "corpus",
+                "pairs",
+                "files",
+                "max_steps",
+                "picture",
+                "csv",
+                "latex",
+                "base",
+                "stored",
+                "also",
+            ),
         ),
     ] = False,
     small: Annotated[
@@ -79,10 +91,13 @@ def reproduce_command(
     ] = (),
     jobs: Annotated[int, Ge(1), Opt("Number of runs at a time, each in its own process.", "N")] = 1,
     keep_models: Annotated[bool, Opt("Keep the encoders, not only their scores.")] = False,
-    csv: Annotated[str | None, Opt("Also write the tables to this file, one cell per line.", "FILE.csv")] = None,
+    csv: Annotated[
+        str | None, Opt("Also write the tables to this file, one cell per line, with numbers apart.", "FILE.csv")
+    ] = None,
+    latex: Annotated[str | None, Opt("Also write the tables to this file, for booktabs.", "FILE.tex")] = None,
     picture: Annotated[
         str | None,
-        Opt("Plot the table to this .png or .svg file; of effects, published and measured changes of systems.", "FILE"),
+        Opt("Plot the table to this .png, .svg or .pdf file; of effects, published and measured changes.", "FILE"),
     ] = None,
     device: Device = "auto",
     precision: Precision = "auto",
@@ -120,7 +135,7 @@ def reproduce_command(
     if picture is not None:
         from cse.reports.style import require_extra
 
-        printing.check_suffix(picture, ".png", ".svg", flag="--picture")
+        printing.check_suffix(picture, ".png", ".svg", ".pdf", flag="--picture")
         require_extra("--picture")
     if not published.suite:
         raise InputError(
@@ -131,7 +146,7 @@ def reproduce_command(
     if picture is not None and published.suite == "domain":
         raise InputError(f"--picture has no effect on the table {table}; omit --picture")
     rows = published.find_rows(selected)
-    shown = Shown(as_json, csv, picture)
+    shown = Shown(as_json, csv, latex, picture)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else '-small' if small else ''}")
     sets = {} if stored is None else read_sets(stored)
     if data is None and sets and published.suite in ("effects", "domain"):

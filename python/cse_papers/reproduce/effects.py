@@ -65,9 +65,11 @@ class Laboratory:
     """The rows of the user's file."""
 
     def columns(self, row: str) -> tuple[str, ...]:
-        """Returns the temperatures of a row, or the values of its grid."""
+        """Returns the temperatures of a row, or the values of its grid. The first row is trained at those of the user's
+        rows, too, which are left out here."""
         known = next(each for each in self.table.rows if each.name == row)
-        return tuple(column for column in known.recipes if column is not None)
+        kept = self.table.columns if row == FIRST else known.recipes
+        return tuple(column for column in known.recipes if column is not None and column in kept)
 
     def own_tau(self, row: str) -> str:
         """Returns the temperature of the paper of a row, which is that of its first system; or the first value of its
@@ -75,9 +77,12 @@ class Laboratory:
         names = [name for name in self.systems if row == name or row.startswith((f"{name}, ", f"{name} + "))]
         return self.systems[max(names, key=len)]
 
-    def same(self, column: str) -> str:
-        """Returns the column of the first row that a column of another row is compared with."""
-        return column if column in self.table.columns else self.systems[FIRST]
+    def same(self, row: str, column: str, other: str = FIRST) -> str:
+        """Returns the column of another row, by default the first one, that a column of a row is compared with: that of
+        the same temperature, or if there is none, as for a loss without one, that of its paper."""
+        known = {each.name: each.recipes for each in self.table.rows}
+        tau = f"{known[row][column].settings.get('temperature', math.nan):g}"
+        return tau if tau in known[other] else self.systems[other]
 
     def cell(self, row: str, tau: str | None, seed: int | None) -> Cell:
         """Returns a cell of a row."""
@@ -95,6 +100,7 @@ class Laboratory:
         taus = dict.fromkeys([*self.table.columns, *(tau for name in systems for tau in self.columns(name))])
         keys += [(name, tau, 0) for tau in taus for name in systems if tau in self.columns(name)]
         runs = [(name, tau) for name in systems for tau in (self.systems[name], best.get(name)) if tau is not None]
+        runs += [(FIRST, self.same(name, self.systems[name])) for name in systems if name in self.own]
         runs += [
             (line.row, line.tau)
             for each in compared
@@ -146,6 +152,11 @@ def laboratory(file: Path | None = None, imports: tuple[str, ...] = ()) -> Labor
     for name, changes in known["changes"].items():
         settings |= {f"{name}, {change}": _joined(settings[name], own) for change, own in changes.items()}
         taus |= {f"{name}, {change}": systems[name] for change in changes}
+    for each in more:  # whose temperatures the first row has, too
+        for change in grids[each["name"]].values():
+            tau = merged(settings[each["name"]], change).get("temperature")
+            if tau is not None:
+                grids[FIRST].setdefault(f"{tau:g}", {"temperature": tau})
     own_of = {each["name"]: each for each in known["rows"]}
     for first, names in known["together"].items():
         for name in names:
@@ -181,6 +192,14 @@ def laboratory(file: Path | None = None, imports: tuple[str, ...] = ()) -> Labor
         for name, (of, reference) in published.items()
     }
     changes |= {each["name"]: each["published"]["change"] for each in more if "published" in each}
+    by_name = {row.name: row.recipes for row in rows}
+    for each in more:
+        name, tau = each["name"], systems[each["name"]]
+        own_tau = f"{by_name[name][tau].settings.get('temperature', math.nan):g}"
+        for rival in each.get("rivals", ()):
+            at = own_tau if own_tau in by_name[rival] else systems[rival]
+            pair = (Line(rival, rival, at, None), Line(name, name, tau, None))
+            comparisons.append(Comparison(f"{name} against {rival}: system", "mean", pair))
     whole = Table("effects", known["source"], known["metric"], columns, tuple(rows), known["suite"])
     return Laboratory(whole, systems, changes, tuple(comparisons), tuple(each["name"] for each in more))
 
@@ -218,13 +237,15 @@ class UserChange(TypedDict):
 
 
 class UserRow(TypedDict):
-    """A row of the file of ``--rows``; ``grid`` has the values of settings and options, such as ``mine.margin``."""
+    """A row of the file of ``--rows``; ``grid`` has the values of settings and options, such as ``mine.margin``, and
+    ``rivals`` the systems that the row is compared with besides the standard loss, at its temperature."""
 
     name: str
     like: NotRequired[str]
     tau: NotRequired[float]
     settings: NotRequired[dict[str, Any]]
     grid: NotRequired[dict[str, list[Any]]]
+    rivals: NotRequired[list[str]]
     published: NotRequired[UserChange]
 
 
@@ -246,6 +267,8 @@ def _read_rows(file: Path, known: Mapping[str, Any]) -> list[dict[str, Any]]:
             wrong = "the name is taken; choose another one"
         elif "like" in each and each["like"] not in likes:
             wrong = f"like names no row of the laboratory and none above it, {each['like']!r}"
+        elif other := next((name for name in each.get("rivals", ()) if name not in likes), ""):
+            wrong = f"rivals names no system of the laboratory and none above it, {other!r}"
         elif not each.get("tau", 1) >= 1e-4:
             wrong = f"tau must be at least 0.0001, got {each['tau']}"
         elif not all(each.get("grid", {"": [0]}).values()):

@@ -124,7 +124,8 @@ def systems(results: Results) -> Printed:
     rows: list[tuple[list[str], Change | None, float | None]] = []
     for system, own in lab.systems.items():
         taus = [("best", best[system], best[FIRST])] if {system, FIRST} <= best.keys() else []
-        for which, tau, other in [*taus, ("published", own, lab.systems[FIRST])]:
+        paper = ("own", own, lab.same(system, own)) if system in lab.own else ("published", own, lab.systems[FIRST])
+        for which, tau, other in [*taus, paper]:
             seeds = results.seeds(system, tau)
             if not seeds:
                 continue
@@ -146,8 +147,9 @@ def temperatures(results: Results) -> Printed:
         for tau in sorted(lab.columns(system), key=_in_order):
             if 0 not in results.seeds(system, tau):
                 continue
-            compared = system != FIRST and 0 in results.seeds(FIRST, lab.same(tau))
-            change = str(results.change((system, tau), (FIRST, lab.same(tau)), [0], "mean")) if compared else ""
+            other = lab.same(system, tau)
+            compared = system != FIRST and 0 in results.seeds(FIRST, other)
+            change = str(results.change((system, tau), (FIRST, other), [0], "mean")) if compared else ""
             record = results.records[system, tau, 0]
             values = [f"{record['scores'][score]:.2f}" for score in ("STS-B dev", "mean")]
             cost = f"{record['train_processor_seconds'] / record['steps']:.2f}"
@@ -247,14 +249,15 @@ def order_panel(results: Results, name: str) -> Panel:
 
     def draw(axes: Axes) -> None:
         for system, (published, change) in changes_of_systems(results).items():
-            if not math.isnan(change.p):
-                axes.plot([published] * 2, [change.low, change.high], color=COLOURS[0], linewidth=1.2)
+            if math.isnan(change.p):
+                continue  # one seed, whose spread is not known
+            axes.plot([published] * 2, [change.low, change.high], color=COLOURS[0], linewidth=1.2)
             axes.plot(published, change.mean, marker="o", linestyle="", color=COLOURS[0])
             axes.annotate(system, (published, change.mean), (4, 3), textcoords="offset points", fontsize=6)
         axes.axhline(0, linewidth=0.6)
         labelled(axes, "published change of the mean of seven", "measured change")
 
-    caption = "Published and measured changes, with 95 % intervals where there are two seeds or more."
+    caption = "Published and measured changes of systems with two seeds or more, with 95 % intervals."
     return Panel(f"Systems ({name})" if name else "Systems", caption, draw)
 
 
@@ -326,7 +329,7 @@ def changes_by_seed(results: Results, row: str, tau: str) -> list[float]:
     """Returns the changes of the mean score by seed, each from the run of the standard loss with the same seed on the
     same device: at its own temperature if the row has its own, else at that of the row."""
     lab = results.lab
-    other = lab.systems[FIRST] if tau == lab.systems.get(row) else lab.same(tau)
+    other = lab.systems[FIRST] if tau == lab.systems.get(row) and row not in lab.own else lab.same(row, tau)
     seeds = [seed for seed in results.seeds(row, tau) if seed in results.seeds(FIRST, other)]
     return [results.scores(row, tau, seed)["mean"] - results.scores(FIRST, other, seed)["mean"] for seed in seeds]
 

@@ -93,6 +93,9 @@ def small_work(lab: Laboratory, selected: Sequence[str], place: Path, made: Path
     settings["max_steps"] = settings["max_steps"] or STEPS
     inputs = Inputs(made, written(made / "sentences.txt", trained), **settings)
     rows = lab.table.find_rows(selected or lab.own or ROWS)
+    if lab.own and not selected:
+        others = " ".join(f"--row {name}" for name in (*lab.own, *ROWS[1:]))
+        printing.say(f"only the rows of --rows are run, beside the standard loss; with UNA and focal: {others}")
     return Work(lab.table, rows, range(seeds), inputs, HalvesScorer(judged), place, keep_models, False, jobs)
 
 
@@ -100,7 +103,7 @@ def cells_of_rows(lab: Laboratory, names: Sequence[str], seeds: Sequence[int]) -
     """Returns the cells of rows at their own temperature, or of all values of their grid, and of the standard loss."""
     taus = {name: lab.own_tau(name) for name in names if name != BEFORE}
     columns = {name: (tau,) if is_tau(tau) else lab.columns(name) for name, tau in taus.items()}
-    standard = [lab.same(column) for each in columns.values() for column in each]
+    standard = [lab.same(name, column) for name, each in columns.items() for column in each]
     runs = [(FIRST, column) for column in standard]
     runs += [(name, column) for name, each in columns.items() for column in each]
     found = [lab.cell(BEFORE, None, None)]
@@ -112,7 +115,7 @@ def changes(results: Results) -> list[tuple[str, str, str, list[int], Change | N
     found: list[tuple[str, str, str, list[int], Change | None]] = []
     runs = dict.fromkeys((name, column) for name, column, _ in results.records if column is not None)
     for name, column in runs:
-        seeds, same = results.seeds(name, column), results.lab.same(column)
+        seeds, same = results.seeds(name, column), results.lab.same(name, column)
         both = [seed for seed in seeds if seed in results.seeds(FIRST, same)]
         change = results.change((name, column), (FIRST, same), both, HALVES) if both and name != FIRST else None
         found.append((name, column, "" if change is None else f"{FIRST}, {same}", seeds, change))
@@ -137,10 +140,13 @@ def panel(results: Results, note: str) -> Panel:
     from cse.reports.style import COLOURS, Panel, labelled
 
     def draw(axes: Axes) -> None:
-        found = [(f"{name}, {column}", change) for name, column, _, _, change in changes(results) if change is not None]
+        found = [
+            (f"{name}, {column}", change)
+            for name, column, _, _, change in changes(results)
+            if change is not None and not math.isnan(change.p)  # of one seed, the spread is not known
+        ]
         for place, (_, change) in enumerate(found):
-            if not math.isnan(change.p):
-                axes.plot([change.low, change.high], [place] * 2, color=COLOURS[0], linewidth=1.6)
+            axes.plot([change.low, change.high], [place] * 2, color=COLOURS[0], linewidth=1.6)
             axes.plot(change.mean, place, marker="o", linestyle="", color=COLOURS[0])
         axes.axvline(0, linewidth=0.6)
         axes.set_yticks(range(len(found)), [name for name, _ in found], fontsize=7)

@@ -10,6 +10,7 @@ import csv
 import io
 import math
 import multiprocessing
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -151,10 +152,15 @@ def announce(chosen: Plan, work: Work, dry_run: bool) -> None:
         shown = f"{hours:,.1f} hours" if hours >= 1 else f"{math.ceil(seconds / 60)} minutes"
         printing.say(
             f"{len(trained):,} training runs: about {shown} in total and {memory / 1e9:.1f} GB of memory, estimated "
-            "from full batches of the longest rows, to within a factor of about two"
+            "from full batches of the longest rows, to within a factor of about two; fewer rows (--row NAME) and steps "
+            "(--max-steps N) take less"
         )
     for cell in chosen.wanted if dry_run else ():
         printing.say(f"would run {cell.name}")
+
+
+# A number at the beginning of a cell, and its interval.
+NUMBER = re.compile(r"\**([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)(?![\w.])(?: \[([+-]?[\d.]+), ([+-]?[\d.]+)\])?")
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,7 @@ class Shown:
 
     as_json: bool = False
     csv: str | None = None
+    latex: str | None = None
     picture: str | None = None
 
     def write(self, tables: Mapping[str, Printed], panels: Callable[[], Sequence[Panel]]) -> None:
@@ -170,6 +177,9 @@ class Shown:
         if self.csv is not None:
             write_text(self.csv, csv_of(tables))
             printing.say(f"wrote {self.csv}")
+        if self.latex is not None:
+            write_text(self.latex, latex_of(tables))
+            printing.say(f"wrote {self.latex}")
         if self.picture is not None:
             from cse.reports.style import write
 
@@ -179,14 +189,43 @@ class Shown:
 
 def csv_of(tables: Mapping[str, Printed]) -> str:
     """Returns the cells of tables as CSV: the title of the table, the number of the row and its first cell, the name of
-    the column and the cell."""
+    the column; the number in the cell, if it begins with one, and its interval, if it has one; and the cell as it is
+    printed."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["table", "number", "row", "column", "value"])
+    writer.writerow(["table", "number", "row", "column", "value", "low", "high", "text"])
     for title, (head, rows) in tables.items():
         for number, row in enumerate(rows, 1):
-            writer.writerows([title, number, row[0], *each] for each in zip(head[1:], row[1:], strict=True))
+            for column, cell in zip(head[1:], row[1:], strict=True):
+                found = NUMBER.match(cell)
+                writer.writerow([title, number, row[0], column, *(found.groups("") if found else [""] * 3), cell])
     return text.getvalue()
+
+
+def latex_of(tables: Mapping[str, Printed]) -> str:
+    """Returns tables for LaTeX with the package booktabs."""
+    parts = []
+    for title, (head, rows) in tables.items():
+        lines = [" & ".join(map(_for_latex, row)) + r" \\" for row in (head, *rows)]
+        parts += [
+            f"% {title}",
+            rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+            r"\toprule",
+            lines[0],
+            r"\midrule",
+            *lines[1:],
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
+    return "\n".join(parts)
+
+
+def _for_latex(cell: str) -> str:
+    bold = re.fullmatch(r"\*\*(.*)\*\*", cell)
+    text = re.sub(r"([&%$#_{}])", r"\\\1", bold[1] if bold else cell)
+    text = text.replace("^", r"\^{}").replace("~", r"\~{}")
+    return rf"\textbf{{{text}}}" if bold else text
 
 
 def show_domain(table: Table, sets: Mapping[str, Records], shown: Shown) -> None:
