@@ -40,7 +40,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # checkpoint, full data sets, or a user who types queries or judges texts.
 PARSED = ("--engine ray", "torchrun", "make ", "--preset simcse-sup-bert-base", "asks for queries", "una-table1 --data",
           "--judged", "--import my_loss.py", "--corpus enwiki1m.txt.gz", "--pool", "tolabel.csv",
-          "cse predict")  # fmt: skip
+          "cse predict", "news.csv")  # fmt: skip
 GENERATORS = ("tuner007/pegasus_paraphrase", "doc2query/msmarco-t5-base-v1")
 GENERATORS += ("Helsinki-NLP/opus-mt-en-fr", "Helsinki-NLP/opus-mt-fr-en")
 # Flags that are added to a command so that it ends soon.
@@ -404,6 +404,13 @@ def test_the_speed_and_the_ranges_in_readme_are_those_of_stored_results():
     assert said.format(*ranges[0], *map(abs, ranges[1])) in readme
     assert "by {:.0f} to {:.0f} (not above 0 on customer reviews and abstracts)".format(*ranges[2]) in readme
     assert "and {:.1f} to {:.1f} ([table]".format(*ranges[3]) in readme
+
+
+def test_the_table_of_another_language_is_the_stored_one():
+    page = (ROOT / "docs" / "corpora.md").read_text("utf8").replace("`", "")
+    for name, each in stored_result("german.json")["models"].items():
+        change = "{change:+.1f} [{low:+.1f}, {high:+.1f}]".format_map(each) if "change" in each else ""
+        assert f"| {name} | {each['recall']:.1f} | {change} | {each['accuracy']:.1f} |" in page
 
 
 def test_a_table_with_another_cell_or_order_is_no_selection():

@@ -20,6 +20,7 @@ from cse.cli.command import Text
 from cse.options import SIGNS, If, Opt, combination_fault, options_of, parse_options
 from cse.training.folder.stored import repeated
 from cse.training.loop import resumed_config
+from cse.training.settings.defaults import COMMON, FAMILIES, SITUATIONS, defaults, described
 from cse.training.settings.flat import flat, merge
 from cse.training.settings.names import SETTINGS, TABLES, method_flags
 from cse.training.setup import prepare
@@ -375,3 +376,19 @@ def test_numbers_of_numpy_are_numbers_and_a_configuration_read_back_from_toml_is
     refuses("--lr must be a finite number", TrainConfig, lr=np.float32("inf"))
     for wrong in (np.True_, np.float64(4)):
         refuses("--max-steps must be an integer", TrainConfig, max_steps=wrong)
+
+
+def test_the_documentation_of_a_default_is_that_of_the_function_of_defaults():
+    for name in ("lr", "temperature", "max_steps", "batch_size", "positive", "merge_with_base"):
+        first, *others = described(name, SETTINGS[name].default)
+        known = dict(others)
+        for family, (words, situation) in product(FAMILIES, SITUATIONS.items()):
+            usual = known.get(family, first[1])
+            expected = known.get(words, known.get(f"{family} {words}", usual))
+            resolved_value = defaults(family, **situation).get(name, COMMON.get(name))
+            assert resolved_value == expected, (name, family, words)
+    assert described("lr", None) == [
+        ("", 1e-5), ("bert-base", 3e-5), ("roberta-large", 3e-5), ("encoder with --teacher", 5e-5),
+        ("with --learn", 3e-5),
+    ]  # fmt: skip
+    assert described("una.every", 5) == [("", 5), ("encoder", 1)]

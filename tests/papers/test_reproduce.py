@@ -310,7 +310,7 @@ def test_a_run_that_lacks_memory_does_not_stop_the_others(small, tmp_path, monke
         (["una-table1", "--smoke", "--data", "."], "--smoke cannot be combined with --data"),
         (["una-table1", "--data", "."], "has no sts12.test.tsv"),
         (["una-table1", "--data", ".", "--file", "paraphrases"], "must have the form NAME=PATH"),
-        (["una-table1", "--data", ".", "--picture", "x.pdf"], "the name must end in .png or .svg"),
+        (["una-table1", "--data", ".", "--picture", "x.gif"], "the name must end in .png, .svg or .pdf"),
         (["effects", "--small", "--data", "."], "--small cannot be combined with --data"),
         (["una-table1", "--small"], "--rows, --also and --small belong to the table effects"),
         (["effects", "--stored", str(STORED), "--row", "UNA"], "--row has no effect on the tables of --stored"),

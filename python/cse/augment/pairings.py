@@ -67,11 +67,6 @@ class Labelled(Pairing):
 
     summary = "labelled positives, and hard negatives, from --pairs FILE (supervised SimCSE)"
 
-    @classmethod
-    def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns settings that keep the MLP head at test time, as supervised SimCSE does (appendix B)."""
-        return {"keep_head": True, "merge_with_base": 0.0}
-
     def __init__(self, options: Any, context: Any) -> None:
         super().__init__(options, context)
         if context.pairs is None:

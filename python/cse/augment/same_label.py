@@ -20,7 +20,6 @@ from .base import Draws, Edit, Example, Paired, Pairing, Rows
 
 # Labels per text from which a column holds identifiers, and texts of a class below which labels hardly teach.
 IDS, FEW = 0.9, 7
-STEPS = 80
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ def warning_of(column: str, counts: npt.NDArray[np.int64]) -> str:
     if few >= FEW:
         return ""
     return (
-        f"{classes:,} labels have {few:g} texts each (median), and so few hardly teach in {STEPS} steps, the default; "
+        f"{classes:,} labels have {few:g} texts each (median), and so few hardly teach in the default number of steps; "
         "label more rows, join similar labels, or try --max-steps 240"
     )
 
@@ -66,12 +65,6 @@ class SameLabel(Pairing):
 
     Options = SameLabelOptions
     summary = "another row with the same label; other rows have the positives of --positive (--learn)"
-
-    @classmethod
-    def implies(cls, options: Any) -> dict[str, Any]:
-        """Returns a loss, a temperature and a schedule that suit texts that are not close before training."""
-        values = {"loss": "standard", "temperature": 0.05, "merge_with_base": 0.0}
-        return {**values, "lr": 3e-5, "lr_scheduler": "linear", "max_steps": STEPS}
 
     rest: Edit | Pairing | None = None
     """The method that makes the positives of the rows without a label."""

@@ -120,7 +120,7 @@ class Encoder(TextEncoder, SentenceTransformer):
         self.base: str | None = None
         """Folder of the base model, if ``folder`` holds only an adapter."""
         self.family: str | None = None
-        """The model family (such as ``bert-base``) that a cse run stored; see ``presets/defaults.toml``."""
+        """The model family (such as ``bert-base``) that a cse run stored; see ``cse.training.settings.defaults``."""
         self.trained_dims: tuple[int, ...] = ()
         """Numbers of leading dimensions for which a cse run trained the encoder (Matryoshka)."""
         self.keeps_tokenizer = False

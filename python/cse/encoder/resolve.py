@@ -60,7 +60,7 @@ class Source:
     path: str
     """Folder of the transformer and its tokenizer; in most models ``folder`` itself."""
     family: str
-    """Model family; see ``presets/defaults.toml``."""
+    """Model family; see ``cse.training.settings.defaults``."""
     pooler: str | None
     """Pooling that the folder declares, ``cls`` if an MLP head follows it; None if it declares none, or another one."""
     base: str | None = None

@@ -16,9 +16,9 @@ from ...options import Opt, Option, options_of, phrase
 from ...progress import duration
 from ...training.callbacks import ProgressCallback, by_sentence, header, score_text
 from ...training.settings.declared import GROUPS
+from ...training.settings.defaults import described
 from ...training.settings.flat import flat
 from ...training.settings.names import method_flags
-from ...training.settings.presets import conditions, families
 from .. import options, printing
 from ..command import Heading, click_option, command
 from ..options import AsJson
@@ -58,7 +58,7 @@ def setting_options() -> list[click.Option]:
 
 
 def _option(option: Option, name: str, text: str, heading: str, key: str) -> click.Option:
-    default = option.opt.default or _by_family(key, option.default)
+    default = option.opt.default or _by_situation(key, option.default)
     unset = () if option.several and not option.opt.separator else None
     made = click_option(option, heading, ranges=False, default=unset, show_default=False, required=False)
     made.name, made.help = name, f"{text}  [default: {default}]" if default else text
@@ -75,23 +75,16 @@ def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "more_loss_terms": terms} if terms else given
 
 
-def _by_family(name: str, default: Any) -> str:
-    """Returns the default, then the defaults of model families that differ from it: ``5e-05; 3e-05 for bert-base``."""
+def _by_situation(name: str, default: Any) -> str:
+    """Returns the default, then others with where they apply: ``5e-05; 3e-05 for bert-base``."""
     values: dict[str, list[str]] = {}
-    common = printing.plain(flat(families()["all"]).get(name, default))
-    for family in [family for family in families() if family != "all"]:
-        usual = printing.plain(flat(families()[family]).get(name, common))
-        values.setdefault(usual, []).append(family)
-        for condition in conditions(family):
-            value = printing.plain(flat(condition["values"]).get(name))
-            if value not in ("", usual):
-                about = f"{condition['loss']} on {family}" if "loss" in condition else f"{family} without --pairs"
-                about = f"{family} with --{condition['term']}" if "term" in condition else about
-                values.setdefault(value, []).append(about)
-    if not common:
-        common = max(values, key=lambda text: len(values[text]), default="")
-    others = [f"{value} for {', '.join(names)}" for value, names in values.items() if value not in (common, "")]
-    return "; ".join([*([common] if common else []), *others])
+    for words, value in described(name, default):
+        values.setdefault(printing.plain(value), []).append(words)
+    shown = []
+    for value, places in values.items():
+        where = ", ".join(place if place.startswith("with") else f"for {place}" for place in places if place)
+        shown.append(f"{value} {where}" if places[0] and value else value)
+    return "; ".join(filter(None, shown))
 
 
 class ConsoleCallback(ProgressCallback):

@@ -1,8 +1,7 @@
 """The settings of a run: what a person gave, completed by the preset and the defaults, in groups.
 
-In order of precedence: flags; the configuration file; the preset; the defaults implied by the loss and other methods;
-the pooling declared in the folder of the model; the defaults of the model family, then of all families. This module
-does not import torch.
+In order of precedence: flags; the configuration file; the preset; what methods imply (``implies``); the defaults of
+model, loss and task (``defaults``). This module does not import torch.
 """
 
 from __future__ import annotations
@@ -13,14 +12,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ...augment import PAIRS_POSITIVE
 from ...errors import InputError
-from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES
+from ...losses import CONTRASTIVE, CONTRASTIVE_LOSSES, TEACHER
 from ...losses.options import ContrastiveOptions
 from ...options import options_of
 from .declared import GROUPS, Data, Evaluation, Loss, Methods, Model, Optimisation, Output
+from .defaults import COMMON, defaults
 from .flat import merge, tables_of, to_toml
 from .given import TrainConfig
 from .names import LOSS_SETTINGS, contrastive_options
-from .presets import defaults, families, is_published, preset_values
+from .presets import is_published, preset_values
 from .refusals import without_effect
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def resolve(given: TrainConfig, find_model: Callable[[str], Source]) -> Resolved
     """
     config = with_preset(given)
     source = find_model(config.model)
-    values = merge(config.values(), _derived(config, source.family, source.pooler), families()["all"])
+    values = merge(config.values(), _derived(config, source.family, source.pooler), COMMON)
     terms = dict.fromkeys((*values.get("loss_terms", ()), *values.pop("more_loss_terms", ())))
     terms.pop(values["loss"], None)  # TEACHER, which may be the loss
     complete = _Complete(**values | {"loss_terms": tuple(terms)}, given=config.given)
@@ -118,13 +118,18 @@ def with_preset(config: TrainConfig) -> TrainConfig:
 
 
 def _derived(config: TrainConfig, family: str, own_pooler: str | None = None) -> dict[str, Any]:
-    """Returns the defaults of a model, by flat name: what methods imply, and the defaults of its family and loss."""
+    """Returns the defaults of a run, by flat name: what its methods imply, and ``defaults``."""
     chosen, published = config.values(), is_published((config.given or config.values()).get("preset"))
-    recipe = not (config.pairs or published)
-    usual = defaults(family, chosen.get("loss"), () if config.learn else config.all_terms, recipe=recipe)
-    usual = {name: value for name, value in usual.items() if name != other_limit(chosen)}
-    usual |= {"pooler": own_pooler} if own_pooler else {}
-    usual |= {"positive": PAIRS_POSITIVE} if config.pairs else {}
+    usual = defaults(
+        family,
+        chosen.get("loss"),
+        pairs=bool(config.pairs),
+        learn=config.learn,
+        teacher=TEACHER in config.all_terms,
+        published=published,
+        pooler=own_pooler,
+    )
+    usual.pop(other_limit(chosen) or "", None)
     used = config.copied(loss=usual["loss"], options=tables_of(merge(chosen, usual)))
     if config.pairs:
         used = used.copied(positive=PAIRS_POSITIVE)
