@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from ...augment import AUGMENTATIONS, LABELS_POSITIVE
 from ...errors import KEYWORDS, InputError
@@ -98,8 +98,6 @@ class Settings(Data, Model, Methods, Loss, Optimisation, Evaluation, Output):
     """Options by name of the augmentation, loss term or other method. In TOML, the options of UNA are the table
     ``[una]``; in Python, ``una={"beta": 0.3}`` is equivalent to ``options={"una": {"beta": 0.3}}``. An option with a
     flag can also be given alone: ``beta=0.3``."""
-    complete: ClassVar[bool] = False
-    """Whether the derived settings have their values."""
     given: dict[str, Any] | None
     """The values that the user gave, if the other values were derived from them: the table ``given`` in the
     ``config.toml`` of a run. None: the user gave all values."""
@@ -112,7 +110,7 @@ class Settings(Data, Model, Methods, Loss, Optimisation, Evaluation, Output):
     @property
     def synthetic_pairs(self) -> bool:
         """Whether synthetic negatives also form pairs; this depends on options that may be derived."""
-        kinds = {name: AUGMENTATIONS.get(name) for name in self.negatives if self.complete}
+        kinds = {name: AUGMENTATIONS.get(name) for name in self.negatives}
         return any(kind.makes_pairs(self.options_of(name)) for name, kind in kinds.items())
 
     @property

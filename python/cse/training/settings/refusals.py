@@ -80,7 +80,7 @@ def refusals(config: Settings) -> Iterator[str]:
     values |= {
         "terms": config.all_terms,
         "repeated": config.loss in config.all_terms and config.loss != TEACHER,
-        "incompatible": incompatibility(config.objective, loss.logits, loss.mixed, config.synthetic_pairs),
+        "incompatible": incompatibility(config.objective, loss.logits, loss.mixed, synthetic_pairs=False),
         "hard_negative_weight": loss.hard_negative_weight,
     }
     for rule in RULES:
@@ -94,6 +94,8 @@ def without_effect(config: Settings, named: Mapping[str, Collection[str]]) -> It
 
     ``named`` are the options that were given, by method.
     """
+    loss = config.contrastive
+    yield incompatibility(config.objective, loss.logits, loss.mixed, config.synthetic_pairs) or ""
     used = {*config.methods, *({CONTRASTIVE} if config.loss in CONTRASTIVE_LOSSES else ())}
     for method in sorted(named.keys() - used):
         option, ways = flag(f"{method}.{next(iter(named[method]))}"), " or ".join(_ways_to_use(method))

@@ -74,10 +74,6 @@ class Resolved:
         return replace(self, options={name: table for name, table in used.items() if table})
 
 
-class _Complete(TrainConfig):
-    complete = True
-
-
 def resolve(given: TrainConfig, find_model: Callable[[str], Source]) -> Resolved:
     """Returns the settings of a run; raises ``InputError`` for a combination that is refused.
 
@@ -88,7 +84,7 @@ def resolve(given: TrainConfig, find_model: Callable[[str], Source]) -> Resolved
     values = merge(config.values(), _derived(config, source.family, source.pooler), COMMON)
     terms = dict.fromkeys((*values.get("loss_terms", ()), *values.pop("more_loss_terms", ())))
     terms.pop(values["loss"], None)  # TEACHER, which may be the loss
-    complete = _Complete(**values | {"loss_terms": tuple(terms)}, given=config.given)
+    complete = TrainConfig(**values | {"loss_terms": tuple(terms)}, given=config.given)
     assert config.given is not None
     for problem in filter(None, without_effect(complete, {**config.options, **config.given.get("options", {})})):
         raise InputError(problem)
