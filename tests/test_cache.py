@@ -142,7 +142,7 @@ def mapped(run_config, sample_rows, tmp_path):
 
 def prepared(run, stored):
     batches = Prefetcher(run.batches, run.state.encoder.tokenizer, run.settings.data.max_length, stored)
-    return [batches.prepare(number).tokens for number in range(run.batches.per_epoch)]
+    return [batches.prepare(number).tokens for number in range(run.batches.order.per_epoch)]
 
 
 @pytest.mark.parametrize("positive", ["dropout", "crop", "spans"])

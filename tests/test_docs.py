@@ -40,7 +40,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # checkpoint, full data sets, or a user who types queries or judges texts.
 PARSED = ("--engine ray", "torchrun", "make ", "--preset simcse-sup-bert-base", "asks for queries", "una-table1 --data",
           "--judged", "--import my_loss.py", "--corpus enwiki1m.txt.gz", "--pool", "tolabel.csv",
-          "cse predict", "news.csv")  # fmt: skip
+          "cse predict", "news.csv", "runs/tuned")  # fmt: skip
 GENERATORS = ("tuner007/pegasus_paraphrase", "doc2query/msmarco-t5-base-v1")
 GENERATORS += ("Helsinki-NLP/opus-mt-en-fr", "Helsinki-NLP/opus-mt-fr-en")
 # Flags that are added to a command so that it ends soon.
@@ -287,6 +287,7 @@ def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
             cells = " | ".join(f"{score:.1f}" for score in scores)
             assert re.search(rf"^\| {re.escape(row)}[^|]*\| {re.escape(cells)} \|$", setfit, re.MULTILINE), name
     _, _, after = taught.partition("### A teacher, then labels")
+    after = after.partition("\n## ")[0]
     sequence = whole["teacher, then labels"]
     for name in ("trec", "cr", "tweets", "subj"):
         runs = [sequence[f"{name}/{seed}"] for seed in range(3)]
@@ -296,6 +297,13 @@ def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
         ), name
         assert all(run["low"] > 0 for run in runs)
         assert 1 <= round(sum(run["difference"] for run in runs) / 3 - stored[f"{name}/100"]["difference"], 0) <= 3
+    tuned, kinds = whole["tuned teacher, then labels"], ("teacher, then labels", "tuned teacher, then labels")
+    assert len(tuned) == len(re.findall(r"^\| .* \|$", after.partition("**A teacher that learns")[2], re.M)) - 2
+    for key in tuned:
+        name, seed = key.split("/")
+        records = [whole["runs"][f"{name}/100/{seed}"], *(whole[kind][key] for kind in kinds)]
+        cells = " | ".join("{difference:+.1f} [{low:+.1f}, {high:+.1f}]".format_map(each) for each in records)
+        assert f"| {cells} |" in after, key
     setfit, _, permuted = setfit.partition("permuted (no interval")
     assert len(whole["setfit"]) == len(re.findall(r"^\| .*\d \|$", setfit, re.MULTILINE))
     for name in ("trec", "cr"):

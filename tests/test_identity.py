@@ -170,7 +170,7 @@ def test_mined_negatives_that_are_positives_elsewhere_stay_negatives(run_config,
     used = batch.masks.get("hard_negative", np.ones(64, dtype=bool))
     assert views.equal("anchor", "hard_negative").float().mean() < 0.05
     assert np.mean(~views.equal("anchor", "hard_negative").numpy() & used) > 0.9
-    train, (usable,) = run.batches.rows, run.batches.positive.pairs.usable
+    train, (usable,) = run.batches.order.rows, run.batches.positive.pairs.usable
     assert len(train) == 570
     assert 0.94 < usable[train].mean() < 1
 
@@ -270,7 +270,7 @@ def test_texts_that_judge_pairs_are_trained_on_in_no_column(run_config, tmp_path
     judged = [set(row_keys(texts).tolist()) for texts in evaluation.columns]
     assert len(judged[1]) == 30
     trained = set()
-    for number in range(run.batches.per_epoch):
+    for number in range(run.batches.order.per_epoch):
         for block in run.batches[number].blocks.values():
             kept = np.ones(len(block.texts), dtype=bool) if block.mask is None else block.mask
             trained |= set(row_keys(block.texts)[kept].tolist())

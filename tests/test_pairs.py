@@ -174,7 +174,7 @@ def test_pairs_are_selected_by_label_or_score(tmp_path, kind, base):
     run = prepare(base.replace(pairs=path, where="Label=0"))
     assert "30 of 60 rows chosen" in run.facts["columns"]
     assert ", 1 blank" in run.facts["corpus"]
-    assert all(row % 2 == 0 for row in run.batches.rows)
+    assert all(row % 2 == 0 for row in run.batches.order.rows)
     result = train(base.replace(pairs=path, where="Label=0", min_score=1.0, max_steps=1))
     assert 'where = "Label=0"' in (result.folder / "config.toml").read_text(encoding="utf8")
     for values, message in (

@@ -100,12 +100,12 @@ def test_an_epoch_has_all_rows_with_a_label_and_takes_turns_with_as_many_of_the_
     for number in range(20):
         batch = data[number]
         epochs.setdefault(batch.epoch, []).extend(batch.rows.tolist())
-    assert data.per_epoch == 5  # 80 of 190 rows
+    assert data.order.per_epoch == 5  # 80 of 190 rows
     for rows in epochs.values():
         assert len(set(rows)) == 80
         assert set(rows) >= taught
     others = [row for rows in epochs.values() for row in rows if row not in taught]
-    assert len(set(others)) == len(data.rows) - 40  # all are used before one is used again
+    assert len(set(others)) == len(data.order.rows) - 40  # all are used before one is used again
     assert Counter(others).most_common(1)[0][1] == 2
     again = prepare(learning.replace(batch_size=16, max_steps=20, name="again")).batches
     assert again[13].rows.tolist() == data[13].rows.tolist()  # whatever was taken before
@@ -203,7 +203,7 @@ def test_rows_that_are_left_out_neither_teach_nor_are_trained_on(learning):
     members = [set(each.batches.positive.members.tolist()) for each in (every, run)]
     assert members[0] == set(range(0, 200, 5))
     assert members[1] == members[0] - set(fold.tolist())
-    assert not set(run.batches.rows.tolist()) & set(fold.tolist())
+    assert not set(run.batches.order.rows.tolist()) & set(fold.tolist())
     assert not run.judge.evaluations
 
 
@@ -273,7 +273,7 @@ def test_few_labels_in_a_large_table_can_be_learned_with_dropout(learning, tmp_p
     rows = [(text, "ab"[number % 2] if 12 <= number < 32 else "") for number, text in enumerate(sample_rows[:200])]
     corpus = write_table(tmp_path / "large.csv", rows)
     run = prepare(learning.replace(corpus=corpus, positive="dropout", loss_terms=()))
-    assert len(run.batches.rows_of(0)) == 40
+    assert len(run.batches.order.rows_of_epoch(0)) == 40
 
 
 def test_a_resumed_run_has_the_labels_with_which_it_began(learning, sample_rows):

@@ -77,7 +77,7 @@ SELDOM = [pytest.param(name, marks=pytest.mark.slow) for name in SYSTEMS if name
 def test_a_process_without_rows_has_a_finite_loss_and_zero_gradients(run_config, system, name):
     world = FirstOfThree(0, 3)
     run = prepare(run_config.replace(**system(name)))
-    run.batches.size, run.batches.part = 2, world.part
+    run.batches.order.size, run.batches.part = 2, world.part
     (batch,) = first_batches(run, world.part)
     run.state.train()
     metrics = propagate(run.state, batch, run.forward, world)

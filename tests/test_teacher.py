@@ -82,7 +82,7 @@ def test_the_term_is_one_minus_the_mean_cosine_with_the_aligned_vectors_of_whole
 ):
     run = prepare(taught(teacher, positive=positive, options={"teacher": {"weight": 0.5}}))
     assert list(run.state.terms) == ["contrastive", "teacher"]
-    used = [short_rows[row] for row in run.batches.used_rows()]
+    used = [short_rows[row] for row in run.batches.order.used_rows()]
     mapping = alignment(Encoder(teacher).encode(used), run.state.encoder.encode(used))
     in_float64(run)
     (batch,) = first_batches(run)
@@ -102,7 +102,9 @@ def test_rows_are_encoded_once_and_all_if_the_steps_use_most(taught, teacher, en
     shown = []
     run = prepare(config, progress=lambda *values: shown.append(values))
     used = np.unique(np.concatenate([run.batches[number].rows for number in range(16)]))
-    assert used.tolist() == run.state.terms["teacher"].table.model.rows.tolist() == run.batches.used_rows().tolist()
+    assert (
+        used.tolist() == run.state.terms["teacher"].table.model.rows.tolist() == run.batches.order.used_rows().tolist()
+    )
     assert 64 < len(used) <= 128
     assert ("vectors of --teacher", len(used), len(used), "sentences") in shown
 

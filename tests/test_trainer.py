@@ -172,7 +172,7 @@ def test_the_number_of_steps_follows_from_epochs_and_max_steps(sample, epochs, m
     config = resolved(TrainConfig(model="m", batch_size=9, **limits))
     batches = batches_of(config, Corpus.read([str(sample)]), np.arange(0, 10_000, 100), DROPOUT)
     assert len(batches) == steps
-    last = batches[batches.of_step(steps - 1)[-1]]
+    last = batches[batches.order.of_step(steps - 1)[-1]]
     assert len(last.rows)
     assert last.epoch == (steps * accumulate - 1) // 11
 

@@ -291,7 +291,7 @@ def test_judged_texts_that_differ_from_trained_ones_only_in_accents_are_counted(
     learned = prepare(config.replace(corpus=few, learn=True, folds=2, batch_size=4, name="learned"))
     assert "accents" not in learned.facts.get("warning", "")
     run = prepare(config.replace(corpus=write_table(tmp_path / "two.csv", [*rows, *twins]), name="two"))
-    judged, trained = run.judge.evaluations[0].texts.texts, {*run.batches.corpus.take(run.batches.rows)}
+    judged, trained = run.judge.evaluations[0].texts.texts, {*run.batches.corpus.take(run.batches.order.rows)}
     other = {text.replace("\u00e9", "e"): text for text in judged}
     count = sum(text in trained or (text.replace("e", "\u00e9", 1) in trained and text.isascii()) for text in [*other])
     assert f"{count} examples judge that differ from a text to train on only in accents" in run.facts["warning"]
@@ -352,8 +352,8 @@ def test_rows_that_judge_by_their_labels_are_not_trained_on_and_a_resumed_run_ha
     assert near["p"] > 0
     corpus = Corpus.read(readers.resolve(labelled, "text"))
     judged, _ = choose_labelled(corpus, read_classes(corpus, "label", "--labels label"))
-    assert not set(judged.texts) & set(corpus.take(data.rows))
-    assert len(data.rows) == 400 - 80 - 16
+    assert not set(judged.texts) & set(corpus.take(data.order.rows))
+    assert len(data.order.rows) == 400 - 80 - 16
     card = (result.folder / "best" / "README.md").read_text(encoding="utf8")
     assert f"**{stored['word']}**, {stored['why']}." in card
     assert f"| {near['a']:.2f} | {near['b']:.2f} |" in card
@@ -621,7 +621,7 @@ def test_a_column_that_cannot_judge_is_refused_or_said(base, labelled, short_cor
     config = base.replace(corpus=ids, column="text", labels="label", max_steps=1)
     run = prepare(config)
     assert "--labels label: fewer than two classes have 10 of the 50 rows" in run.facts["warning"]
-    assert len(run.batches.rows) == 95
+    assert len(run.batches.order.rows) == 95
     result = train(config)
     assert result.verdict["word"] == "not judged"
     assert "fewer than two classes" in result.verdict["why"]
@@ -766,7 +766,7 @@ def test_a_run_that_learns_from_few_labels_is_judged_by_encoders_that_did_not_se
 
     def prepared(*arguments):
         run = prepare(*arguments)
-        trained.append((run.folder.name, run.batches.corpus.take(run.batches.rows)))
+        trained.append((run.folder.name, run.batches.corpus.take(run.batches.order.rows)))
         return run
 
     monkeypatch.setattr(loop, "prepare", prepared)

@@ -16,7 +16,7 @@ from cse.data.classes import read_classes
 from cse.data.corpus import Corpus
 from cse.encoder.resolve import Source
 from cse.training.batches.prepared import Prefetcher
-from cse.training.batches.texts import Batches
+from cse.training.batches.texts import Batches, Order
 from cse.training.folder.find import list_checkpoints
 from cse.training.loop import resumed_config
 from cse.training.settings.resolve import resolve
@@ -44,8 +44,9 @@ def labelled_corpus(path, rows):
 
 def batches_of(settings, corpus, rows, positive, negatives=()):
     """Returns the ``Batches`` of a run with these settings."""
-    names = ("batch_size", "seed", "epochs", "max_steps", "accumulate", "keep_duplicates")
-    return Batches(corpus, rows, positive, negatives, **{name: settings.values()[name] for name in names})
+    names = ("batch_size", "seed", "epochs", "max_steps", "accumulate")
+    order = Order(rows, positive, **{name: settings.values()[name] for name in names})
+    return Batches(order, corpus, positive, negatives, settings.methods.keep_duplicates)
 
 
 def first_batches(run, part=None, **more):

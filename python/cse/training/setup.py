@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ from ..options import parse_options
 from ..registry import Registry
 from ..tfidf.pieces import Pieces
 from .batches.checks import check_learnable, examine
-from .batches.texts import Batches
+from .batches.texts import Batches, Order, PartnerViews
 from .batches.tokens import open_tokens
 from .data import TrainingData, open_data, open_index
 from .folder.outputs import choose_folder, named_folder
@@ -57,6 +57,16 @@ from .watching import SaturationCheck
 # Steps from which compiling, which took 32 s on an H200, took less time than it saved (2.4 ms a step there, 4.0 with
 # UNA's pairs).
 WORTH_COMPILING = 10_000
+
+
+class Encoding(TypedDict):
+    """How the modules of a run encode its batches; see ``Batches``."""
+
+    prompts: prompts.TrainingPrompts
+    views: tuple[View, View]
+    without_dropout: bool
+    partner_views: PartnerViews
+
 
 Create: TypeAlias = Callable[[Registry[Any], str], Any]
 """Constructs the method of a registry that has a name, with its options."""
@@ -107,9 +117,12 @@ def prepare(
     positives, negatives = text_methods(methods, create)
     name, positive = next(iter(positives.items()))
     index.check()
-    rows = build_batches(settings, data, positive, negatives, world)
-    context.used_rows, context.first_rows = rows.used_rows, rows.first_rows
-    built = build_modules(settings, find, context, create, rows, world.rank)
+    order = build_order(settings, data, positive)
+    check_learnable(order, data.corpus, (methods.positive, positive), negatives)
+    context.used_rows, context.first_rows = order.used_rows, order.first_rows
+    built, encoding = build_modules(settings, find, context, create, world.rank)
+    duplicates = methods.keep_duplicates
+    rows = Batches(order, data.corpus, positive, [*negatives.values()], duplicates, world.part, **encoding)
     used = {methods.positive: positives[methods.positive], **negatives, **positives, **built.by_name}
     used |= evaluated.judges
     settings = settings.changed(precision=precision).with_used_options(used)
@@ -220,9 +233,9 @@ def describe(
 
 
 def build_modules(
-    settings: Resolved, find: Callable[[str], Source], context: Context, create: Create, rows: Batches, rank: int
-) -> Modules:
-    """Loads the encoder, creates the other modules, and sets prompts and views of the batches.
+    settings: Resolved, find: Callable[[str], Source], context: Context, create: Create, rank: int
+) -> tuple[Modules, Encoding]:
+    """Loads the encoder and creates the other modules; returns them, and how they encode the batches.
 
     The order of creation determines the initial weights, which come from PyTorch's generator.
     """
@@ -263,17 +276,19 @@ def build_modules(
         View("anchor", "anchor", dropout=dropout["anchor"], hook=hooks["anchor"]),
         View("positive", "positive", encoder, dropout["positive"], hooks["positive"], draws),
     )
-    rows.prompts, rows.views = prompted.counted(trained), views
     compared = [term for term in built.terms.values() if isinstance(term, BatchTerm)]
-    rows.partner_views = lambda roles: next((names for term in compared if (names := term.partner_views(roles))), None)
-    rows.without_dropout = built.second is None and all(has_no_dropout(view, trained) for view in views)
-    return built
+    return built, {
+        "prompts": prompted.counted(trained),
+        "views": views,
+        "without_dropout": built.second is None and all(has_no_dropout(view, trained) for view in views),
+        "partner_views": lambda roles: next((names for term in compared if (names := term.partner_views(roles))), None),
+    }
 
 
 def describe_steps(optimisation: Optimisation, rows: Batches, device: str) -> str:
     """Returns the number and size of the steps, and the learning rate; long runs on a GPU without --compile: a hint."""
     times = f" x {optimisation.accumulate}" if optimisation.accumulate > 1 else ""
-    text = f"{len(rows):,} of {rows.size}{times} sentences, lr {optimisation.lr:g} {optimisation.lr_scheduler}"
+    text = f"{len(rows):,} of {rows.order.size}{times} sentences, lr {optimisation.lr:g} {optimisation.lr_scheduler}"
     if optimisation.merge_with_base:
         text += f", averaged with the base model (weight {optimisation.merge_with_base:.0%})"
     if device.startswith("cuda") and not optimisation.compile and len(rows) >= WORTH_COMPILING:
@@ -304,34 +319,27 @@ def text_methods(methods: Methods, create: Create) -> tuple[dict[str, Edit | Pai
     return positives, negatives
 
 
-def build_batches(
-    settings: Resolved, data: TrainingData, positive: Edit | Pairing, negatives: Mapping[str, Edit], world: World
-) -> Batches:
-    """Returns the batches of the run; raises ``InputError`` for unusable sizes, or if nothing can be learned."""
-    rows, optimisation = data.split.train, settings.optimisation
+def build_order(settings: Resolved, data: TrainingData, positive: Edit | Pairing) -> Order:
+    """Returns the order of the rows; raises ``InputError`` for unusable sizes."""
+    rows, optimisation, seed = data.split.train, settings.optimisation, settings.output.seed
     size = optimisation.batch_size
     if settings.methods.learn:  # few labels make small epochs
-        size = min(size, len(positive.rows_of_epoch(rows, Draws(settings.output.seed, 0))))
-    batches = Batches(
-        data.corpus,
+        size = min(size, len(positive.rows_of_epoch(rows, Draws(seed, 0))))
+    order = Order(
         rows,
         positive,
-        list(negatives.values()),
-        part=world.part,
         batch_size=size,
-        seed=settings.output.seed,
+        seed=seed,
         epochs=optimisation.epochs,
         max_steps=optimisation.max_steps,
         accumulate=optimisation.accumulate,
-        keep_duplicates=settings.methods.keep_duplicates,
     )
-    if batches.size > len(rows):
+    if order.size > len(rows):
         remedy = "lower it" if len(rows) > 1 else "training needs at least two, and preferably thousands"
-        raise InputError(f"--batch-size: {batches.size} is more than the {len(rows)} training sentences; {remedy}")
-    if not len(batches):
-        raise InputError(f"--accumulate: {batches.accumulate} batches are more than the run has; lower it")
-    check_learnable(batches, settings.methods.positive, negatives)
-    return batches
+        raise InputError(f"--batch-size: {order.size} is more than the {len(rows)} training sentences; {remedy}")
+    if not len(order):
+        raise InputError(f"--accumulate: {order.accumulate} batches are more than the run has; lower it")
+    return order
 
 
 def make_examples(batches: Batches, methods: Mapping[str, TextMethod], positive: str, seed: int) -> list[Example]:

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ...augment.base import Draws, Edit, Pairing
+from ...data.corpus import Corpus
 from ...encoder.tokens import token_lists
 from ...encoder.vocabulary import readability
 from ...errors import InputError
 from .prepared import changed_rows
-from .texts import Batches
+from .texts import Batches, Order
 
 SAMPLE_ROWS = 2000
 FEW_ROWS = 64
@@ -23,9 +24,13 @@ MANY = 0.05
 UNSEGMENTED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
 
-def check_learnable(batches: Batches, positive: str, negatives: Mapping[str, Edit]) -> None:
-    """Raises ``InputError`` if a sample of the corpus shows that nothing can be learned with these methods."""
-    texts, made = sampled(batches, batches.positive)
+def check_learnable(
+    order: Order, corpus: Corpus, named: tuple[str, Edit | Pairing], negatives: Mapping[str, Edit]
+) -> None:
+    """Raises ``InputError`` if a sample of the corpus shows that nothing can be learned with the positives, given with
+    their name, and the negatives."""
+    positive, method = named
+    texts, made = sampled(order, corpus, method)
     if isinstance(made, list):
         learnable = made != texts
     else:
@@ -42,7 +47,7 @@ def check_learnable(batches: Batches, positive: str, negatives: Mapping[str, Edi
     for name, edit in negatives.items():
         if not edit.applies(0):
             continue
-        texts, made = sampled(batches, edit)
+        texts, made = sampled(order, corpus, edit)
         if made == texts:
             raise InputError(
                 f"--negative {name}: none of {len(texts):,} sampled sentences has a word that can be replaced; "
@@ -50,13 +55,13 @@ def check_learnable(batches: Batches, positive: str, negatives: Mapping[str, Edi
             )
 
 
-def sampled(batches: Batches, method: Edit | Pairing) -> tuple[list[str], Any]:
+def sampled(order: Order, corpus: Corpus, method: Edit | Pairing) -> tuple[list[str], Any]:
     """Returns a sample of the sentences of the first epoch, and what the method makes from them."""
     count = FEW_ROWS if method.expensive else SAMPLE_ROWS
-    rows = batches.rows_of(0)
+    rows = order.rows_of_epoch(0)
     rows = rows[:: max(1, len(rows) // count)][:count]
-    texts = batches.corpus.take(rows)
-    return texts, method(texts, rows, Draws(batches.seed, 0))
+    texts = corpus.take(rows)
+    return texts, method(texts, rows, Draws(order.seed, 0))
 
 
 def replaceable(texts: Sequence[str]) -> str:
@@ -95,7 +100,7 @@ def examine(
     """Describes the texts that a run is about to train on, and warns of what is probably not intended."""
     corpus = batches.corpus
     duplicates = corpus.repeats() / max(int(np.count_nonzero(corpus.word_counts())), 1)
-    sample, texts = sampled(batches, batches.positive)
+    sample, texts = sampled(batches.order, corpus, batches.positive)
     if isinstance(batches.positive, Edit) and batches.positive.edits_tokens:
         texts = sample  # tokens are edited after truncation
     made = [*sample, *texts] if isinstance(texts, list) else [*texts.anchors, *(texts.positives or ())]
@@ -130,7 +135,7 @@ def unchanged_warning(batches: Batches, tokenizer: Any, max_length: int) -> list
     """Returns a warning for the first edit that leaves all positives unchanged, or over 5 % without a negative."""
 
     def unchanged(method: Edit) -> tuple[list[str], int]:  # the unchanged texts of the sample, and its size
-        texts, made = sampled(batches, method)
+        texts, made = sampled(batches.order, batches.corpus, method)
         ids = [token_lists(tokenizer, sentences, max_length)["input_ids"] for sentences in (texts, made)]
         return [text for text, changed in zip(texts, changed_rows(*ids), strict=True) if not changed], len(texts)
 

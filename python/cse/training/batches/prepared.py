@@ -152,7 +152,7 @@ class Prefetcher:
             return None
         anchors, names = drawn
         valid = valid_candidates(names, batch.masks, len(batch.rows))
-        return partners(batch.rows, self.batches.seed, batch.epoch, anchors, len(names), valid)
+        return partners(batch.rows, self.batches.order.seed, batch.epoch, anchors, len(names), valid)
 
     def _keys(self, batch: Batch) -> dict[str, Any]:
         """Returns ``keys`` and ``repeats`` of a batch."""
@@ -172,7 +172,7 @@ class Prefetcher:
 
     def get(self, step: int) -> list[Batch]:
         """Returns the batches of this step, and starts to prepare the two batches that follow them."""
-        numbers = self.batches.of_step(step)
+        numbers = self.batches.order.of_step(step)
         last = len(self.batches) * len(numbers)
         for later in range(numbers.start, min(numbers.stop + 2, last)):
             if later not in self._waiting:

@@ -45,82 +45,59 @@ class Texts:
         return list(self.roles)
 
 
-class Batches:
-    """The batches of a training run, indexed by number.
+class Order:
+    """Which rows each batch of a run has; known before the model is loaded.
 
-    ``rows`` are the ``(n,)`` row numbers to train on, ascending. A last batch of a single row is dropped, and so are
-    batches at the end of the run that are fewer than ``accumulate``. ``part(n)`` returns the slice of the n rows of a
-    batch that this rank encodes; expensive edits are applied only to these rows.
+    ``rows`` are the ``(n,)`` row numbers to train on, ascending, of which ``positive`` chooses those of an epoch. A
+    last batch of a single row is dropped, and so are batches at the end of the run that are fewer than ``accumulate``.
     """
 
     def __init__(
         self,
-        corpus: Corpus,
         rows: npt.NDArray[np.int64],
         positive: Edit | Pairing,
-        negatives: Sequence[Edit] = (),
         *,
         batch_size: int,
         seed: int = 0,
         epochs: int | None = None,
         max_steps: int | None = None,
         accumulate: int = 1,
-        keep_duplicates: bool = False,
-        part: Callable[[int], slice] | None = None,
     ) -> None:
-        self.corpus, self.rows, self.seed = corpus, rows, seed
-        self.positive, self.negatives = positive, list(negatives)
-        self.part = part or (lambda count: slice(0, count))
-        self.partner_views: PartnerViews = lambda roles: None  # see BatchTerm.partner_views
-        self.views = (ANCHOR, POSITIVE)  # the views of anchors and positives, with the encoder and the dropout of each
-        self.without_dropout = False  # whether an unchanged positive equals its anchor
-        self.prompts = TrainingPrompts()  # texts that are prepended to the sentences before tokenization
-        self.size, self.accumulate, self.keep_duplicates = batch_size, accumulate, keep_duplicates
-        count = len(self.rows_of(0))
+        self.rows, self.seed, self.size, self.accumulate = rows, seed, batch_size, accumulate
+        self._rows_of_epoch = positive.rows_of_epoch
+        count = len(self.rows_of_epoch(0))
         whole, rest = divmod(count, self.size)
         self.per_epoch = whole + (rest > 1 and (count == len(rows) or not whole))  # the rest of a sample is dropped
         self.steps = self.per_epoch * (epochs or 1) // accumulate
         if max_steps is not None:
             self.steps = max_steps if epochs is None else min(self.steps, max_steps)
         self._epoch = -1
-        self._order = rows[:0]  # the rows of the current epoch, in its order
+        self._current = rows[:0]  # the rows of the current epoch, in its order
         # The order of epoch 0 is computed in a thread while the model is loaded.
         pool = ThreadPoolExecutor(1, thread_name_prefix="cse-order")
         self._first: Future[npt.NDArray[np.int64]] | None = pool.submit(self._ordered, 0)
         pool.shutdown(wait=False)  # the thread ends with its task
 
     def __len__(self) -> int:
+        """Returns the number of steps."""
         return self.steps
 
     def of_step(self, step: int) -> range:
         """Returns the numbers of the batches of a step."""
         return range(step * self.accumulate, (step + 1) * self.accumulate)
 
-    def __getitem__(self, number: int) -> Texts:
-        """Returns the texts of a batch."""
-        seed, step = self.seed, number // self.accumulate
+    def batch(self, number: int) -> tuple[int, int, npt.NDArray[np.int64]]:
+        """Returns the step and the epoch of a batch, and its rows ``(B,)``."""
         epoch, nth = divmod(number, self.per_epoch)
         if epoch != self._epoch:
             started, self._first = self._first, None
-            self._order = self._ordered(epoch) if epoch or started is None else started.result()
+            self._current = self._ordered(epoch) if epoch or started is None else started.result()
             self._epoch = epoch
-        rows = self._order[nth * self.size : (nth + 1) * self.size]
-        texts = self.corpus.take(rows)
-        draws = rng.Draws(seed, epoch)
-        blocks, labels = self._positives(texts, rows, draws)
-        for position, method in enumerate(self.negatives):
-            if method.applies(step):
-                name = "synthetic" if position == 0 else f"synthetic_{position + 1}"
-                views: tuple[View, ...] = (View(name, "negative"),)
-                if method.makes_pairs(method.options):
-                    views = (View(name, "anchor"), View(f"{name}_positive", "positive"))
-                blocks[name] = self._edited(method, texts, rows, draws, views)
-        classes = None if labels is None else np.where(labels < 0, -1 - rows, labels)
-        return Texts(step, epoch, rows, blocks, texts, classes)
+        return number // self.accumulate, epoch, self._current[nth * self.size : (nth + 1) * self.size]
 
-    def rows_of(self, epoch: int) -> npt.NDArray[np.int64]:
+    def rows_of_epoch(self, epoch: int) -> npt.NDArray[np.int64]:
         """Returns the rows of an epoch, ascending."""
-        return self.positive.rows_of_epoch(self.rows, rng.Draws(self.seed, epoch))
+        return self._rows_of_epoch(self.rows, rng.Draws(self.seed, epoch))
 
     def used_rows(self) -> npt.NDArray[np.int64]:
         """Returns the rows that the steps use, ascending."""
@@ -138,8 +115,48 @@ class Batches:
 
     def _ordered(self, epoch: int) -> npt.NDArray[np.int64]:
         """Returns the rows of an epoch in random order."""
-        rows = self.rows_of(epoch)
+        rows = self.rows_of_epoch(epoch)
         return rows[rng.permutation(rows, self.seed, epoch)]
+
+
+@dataclass
+class Batches:
+    """The texts of the batches of a run, indexed by number; its length is the number of steps."""
+
+    order: Order
+    corpus: Corpus
+    positive: Edit | Pairing
+    negatives: Sequence[Edit] = ()
+    keep_duplicates: bool = False
+    part: Callable[[int], slice] = lambda count: slice(0, count)
+    """Returns the slice of the n rows of a batch that this rank encodes; expensive edits are applied only to these."""
+    prompts: TrainingPrompts = field(default_factory=TrainingPrompts)
+    """Texts that are prepended to the sentences before tokenization."""
+    views: tuple[View, View] = (ANCHOR, POSITIVE)
+    """The views of anchors and positives, with the encoder and the dropout of each."""
+    without_dropout: bool = False
+    """Whether an unchanged positive equals its anchor."""
+    partner_views: PartnerViews = lambda roles: None
+    """See ``cse.losses.base.BatchTerm.partner_views``."""
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, number: int) -> Texts:
+        """Returns the texts of a batch."""
+        step, epoch, rows = self.order.batch(number)
+        texts = self.corpus.take(rows)
+        draws = rng.Draws(self.order.seed, epoch)
+        blocks, labels = self._positives(texts, rows, draws)
+        for position, method in enumerate(self.negatives):
+            if method.applies(step):
+                name = "synthetic" if position == 0 else f"synthetic_{position + 1}"
+                views: tuple[View, ...] = (View(name, "negative"),)
+                if method.makes_pairs(method.options):
+                    views = (View(name, "anchor"), View(f"{name}_positive", "positive"))
+                blocks[name] = self._edited(method, texts, rows, draws, views)
+        classes = None if labels is None else np.where(labels < 0, -1 - rows, labels)
+        return Texts(step, epoch, rows, blocks, texts, classes)
 
     def _positives(
         self, texts: list[str], rows: npt.NDArray[np.int64], draws: rng.Draws

@@ -66,7 +66,7 @@ def open_tokens(
 
     Only runs that read the whole corpus store token ids, and only of corpora in the cache; shorter runs use them.
     """
-    whole = len(batches) * batches.accumulate >= batches.per_epoch
+    whole = len(batches) * batches.order.accumulate >= batches.order.per_epoch
     used = {block.column for block in batches[0].blocks.values() if block.column is not None}
     stored = {}
     for number in sorted(used):
