@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -192,16 +192,14 @@ def laboratory(file: Path | None = None, imports: tuple[str, ...] = ()) -> Labor
         for name, (of, reference) in published.items()
     }
     changes |= {each["name"]: each["published"]["change"] for each in more if "published" in each}
-    by_name = {row.name: row.recipes for row in rows}
+    whole = Table("effects", known["source"], known["metric"], columns, tuple(rows), known["suite"])
+    lab = Laboratory(whole, systems, changes, tuple(comparisons), tuple(each["name"] for each in more))
     for each in more:
         name, tau = each["name"], systems[each["name"]]
-        own_tau = f"{by_name[name][tau].settings.get('temperature', math.nan):g}"
         for rival in each.get("rivals", ()):
-            at = own_tau if own_tau in by_name[rival] else systems[rival]
-            pair = (Line(rival, rival, at, None), Line(name, name, tau, None))
+            pair = (Line(rival, rival, lab.same(name, tau, rival), None), Line(name, name, tau, None))
             comparisons.append(Comparison(f"{name} against {rival}: system", "mean", pair))
-    whole = Table("effects", known["source"], known["metric"], columns, tuple(rows), known["suite"])
-    return Laboratory(whole, systems, changes, tuple(comparisons), tuple(each["name"] for each in more))
+    return replace(lab, comparisons=tuple(comparisons))
 
 
 def _grid(row: Mapping[str, Any], settings: Mapping[str, Any], columns: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -65,7 +65,7 @@ RULES = (
 )
 """Combinations that are refused, whatever the defaults of the model are. Besides the settings, the conditions are on
 ``terms``, the loss terms besides the loss; ``repeated``, whether the loss is one of them; ``hard_negative_weight``; and
-``incompatible``, why parts of the loss cannot be combined."""
+``incompatible``, why parts of the loss cannot be combined, whatever the objective, which a method may imply."""
 
 
 def refusals(config: Settings) -> Iterator[str]:
@@ -80,7 +80,7 @@ def refusals(config: Settings) -> Iterator[str]:
     values |= {
         "terms": config.all_terms,
         "repeated": config.loss in config.all_terms and config.loss != TEACHER,
-        "incompatible": incompatibility(config.objective, loss.logits, loss.mixed, synthetic_pairs=False),
+        "incompatible": incompatibility(None, loss.logits, loss.mixed, synthetic_pairs=False),
         "hard_negative_weight": loss.hard_negative_weight,
     }
     for rule in RULES:
