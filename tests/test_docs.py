@@ -40,7 +40,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # checkpoint, full data sets, or a user who types queries or judges texts.
 PARSED = ("--engine ray", "torchrun", "make ", "--preset simcse-sup-bert-base", "asks for queries", "una-table1 --data",
           "--judged", "--import my_loss.py", "--corpus enwiki1m.txt.gz", "--pool", "tolabel.csv",
-          "cse predict", "news.csv", "runs/tuned")  # fmt: skip
+          "cse predict", "intfloat/", "runs/tuned")  # fmt: skip
 GENERATORS = ("tuner007/pegasus_paraphrase", "doc2query/msmarco-t5-base-v1")
 GENERATORS += ("Helsinki-NLP/opus-mt-en-fr", "Helsinki-NLP/opus-mt-fr-en")
 # Flags that are added to a command so that it ends soon.
@@ -275,7 +275,8 @@ def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
         assert line.endswith("".join(f" | {found[key]:{'+' * (key == 'difference')}.1f}" for key in percent) + " |")
     assert {name for name in rows if stored[f"{name}/100"]["lowest"] > 0} == {*rows} - {"medical"}
     assert [whole["runs"][f"medical/100/{seed}"]["high"] < 0 for seed in range(3)] == [False, True, True]
-    training, _, taught = (ROOT / "docs/training.md").read_text("utf8").partition("## A larger encoder as the teacher")
+    training = (ROOT / "docs/training.md").read_text("utf8").partition("## I have 100 labels")[2]
+    training, _, taught = training.partition("## A larger encoder as the teacher")
     training, _, setfit = training.partition("SetFit 1.2 was trained")
     for name, row in rows.items():
         (line,) = re.findall(rf"^\| {re.escape(row.removesuffix(')'))}.*", training, re.MULTILINE)
@@ -412,6 +413,18 @@ def test_the_speed_and_the_ranges_in_readme_are_those_of_stored_results():
     assert said.format(*ranges[0], *map(abs, ranges[1])) in readme
     assert "by {:.0f} to {:.0f} (not above 0 on customer reviews and abstracts)".format(*ranges[2]) in readme
     assert "and {:.1f} to {:.1f} ([table]".format(*ranges[3]) in readme
+
+
+def test_the_table_of_models_before_training_is_the_stored_one():
+    page, stored = (ROOT / "docs" / "training.md").read_text("utf8"), stored_result("bases.json")
+    for each in stored["sets"].values():
+        changes = [
+            each[name][by] for name in ("multilingual-e5-small", "all-mpnet-base-v2") for by in ("neighbours", "linear")
+        ]
+        cells = " | ".join("{mean:+.1f} [{low:+.1f}, {high:+.1f}]".format_map(change) for change in changes)
+        assert f"| {cells} |" in page
+    times = np.array([*stored["seconds for 1,000 rows"].values()])
+    assert np.median(times[:, 1:] / times[:, :1], axis=0).round().tolist() == [2, 7]
 
 
 def test_the_table_of_another_language_is_the_stored_one():
