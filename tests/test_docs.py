@@ -300,6 +300,8 @@ def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
         assert 1 <= round(sum(run["difference"] for run in runs) / 3 - stored[f"{name}/100"]["difference"], 0) <= 3
     tuned, kinds = whole["tuned teacher, then labels"], ("teacher, then labels", "tuned teacher, then labels")
     assert len(tuned) == len(re.findall(r"^\| .* \|$", after.partition("**A teacher that learns")[2], re.M)) - 2
+    minutes = sorted(round(each["tuning"] / 60) for each in tuned.values())
+    assert f"took {minutes[0]} to {minutes[-1]} minutes of processor time" in flat(after)
     for key in tuned:
         name, seed = key.split("/")
         records = [whole["runs"][f"{name}/100/{seed}"], *(whole[kind][key] for kind in kinds)]
@@ -399,6 +401,8 @@ def test_the_speed_and_the_ranges_in_readme_are_those_of_stored_results():
     assert "| {:.0f} | sentence-transformers: {:.0f} |".format(*(64 / each for each in times)) in readme
     assert 7.5e5 < speeds[1] < 8.5e5
     assert "at about 800,000 sentences a second" in readme
+    assert "less than a tenth of a second" in flat((ROOT / "docs" / "search.md").read_text("utf8"))
+    assert max(stored_result("search.json")["search"]["rankings"].values()) < 0.1
     rows = {"tweets": "tweets", "trec": "(TREC)", "subj": "(Subj)", "cr": "(CR)", "medical": "medical abstracts"}
     evaluation, changes = (ROOT / "docs" / "evaluation.md").read_text("utf8"), []
     for name, row in rows.items():
