@@ -296,7 +296,7 @@ def test_saving_leaves_out_the_modules_of_training_and_the_encoder_keeps_them(tm
 
 
 def test_a_model_loaded_with_the_pooler_of_its_checkpoint_encodes_texts(tiny_bert):
-    """Methods load their frozen models so; see ``Context.load_model``."""
+    """Methods load their frozen models so; see ``ModelContext.load_model``."""
     made = load_encoder(find_model(str(tiny_bert)), "cls", for_inference=True)
     expected = Encoder(tiny_bert, pooler="cls", device="cpu").encode(TEXTS)
     np.testing.assert_array_equal(made.encode(TEXTS), expected)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from cse.context import Context
+from cse.context import TextContext
 from cse.losses.contrastive import Contrastive, arrange, contrastive_loss, similarity_summary
 from cse.losses.options import ContrastiveOptions, incompatibility
 from cse.rng import partners
@@ -79,7 +79,7 @@ def log_sum(terms):
 
 
 def some_partners(views, objective, masks=None):
-    term = Contrastive(ContrastiveOptions(objective=objective, mixed_negatives=True), Context())
+    term = Contrastive(ContrastiveOptions(objective=objective, mixed_negatives=True), TextContext())
     anchors, names = term.partner_views(roles_by_name(views))
     assert names == arrange(views, objective).candidates
     everything = torch.ones(B, dtype=torch.bool)

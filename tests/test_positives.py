@@ -6,7 +6,7 @@ import pytest
 from cse import InputError
 from cse.augment import AUGMENTATIONS
 from cse.augment.base import Draws
-from cse.context import Context
+from cse.context import TextContext
 from cse.options import parse_options
 
 NAMES = ("crop", "delete", "dropout", "halves", "spans", "uda")
@@ -14,7 +14,7 @@ NAMES = ("crop", "delete", "dropout", "halves", "spans", "uda")
 
 def made(name, texts, index=None, seed=1, epoch=0, rows=None, **options):
     kind = AUGMENTATIONS.get(name)
-    method = kind(parse_options(name, kind.Options, options), Context(lambda _: index))
+    method = kind(parse_options(name, kind.Options, options), TextContext(lambda _: index))
     rows = np.arange(len(texts)) if rows is None else rows
     return method(texts, rows, Draws(seed, epoch))
 

@@ -12,7 +12,7 @@ from cse import InputError, train
 from cse.augment import AUGMENTATIONS
 from cse.augment.base import Draws
 from cse.augment.same_label import SameLabel, SameLabelOptions
-from cse.context import Context
+from cse.context import TextContext
 from cse.data.classes import Classes
 from cse.data.corpus import Corpus
 from cse.evaluation.base import Pairs
@@ -43,7 +43,7 @@ def learning(run_config, table):
 
 def pairing(texts, classes, rest=None, **options):
     names = sorted({str(number) for number in classes if number >= 0})
-    context = Context(corpus=Corpus.from_texts(texts), classes=Classes("label", names, np.array(classes)))
+    context = TextContext(corpus=Corpus.from_texts(texts), classes=Classes("label", names, np.array(classes)))
     context.rows = np.arange(len(texts))
     method = SameLabel(SameLabelOptions(**options), context)
     method.rest = rest
@@ -84,7 +84,7 @@ def test_rows_without_a_label_have_the_positives_of_the_recipe(sample_rows):
     classes = [number % 2 if number < 20 else -1 for number in range(60)]
     for name in ("spans", "halves", "dropout", "delete"):
         kind = AUGMENTATIONS.get(name)
-        rest = kind(kind.Options(), Context())
+        rest = kind(kind.Options(), TextContext())
         made, alone = pairing(texts, classes, rest)(texts, rows, Draws(1, 2)), rest(texts, rows, Draws(1, 2))
         anchors = texts if isinstance(alone, list) else alone.anchors
         positives = alone if isinstance(alone, list) else alone.positives or texts

@@ -21,7 +21,7 @@ from cse.augment import AUGMENTATIONS
 from cse.augment.base import Edit
 from cse.augment.pairings import Dropout, DropoutOptions
 from cse.augment.una import UNA, UNAOptions
-from cse.context import Context
+from cse.context import TextContext
 from cse.data.corpus import Corpus, hold_out
 from cse.encoder.encoder import Encoder
 from cse.evaluation.base import read_pairs
@@ -35,7 +35,7 @@ from cse.training.setup import prepare
 from cse.training.watching import SaturationCheck
 from runs import batches_of, records_of, resolved, same_run, weights
 
-DROPOUT = Dropout(DropoutOptions(), Context())
+DROPOUT = Dropout(DropoutOptions(), TextContext())
 
 
 @pytest.fixture
@@ -256,7 +256,7 @@ def test_a_training_step_equals_one_written_in_plain_pytorch(base):
     result = train(base.replace(max_steps=1, pooler="avg", loss="focal", temperature=0.05, una=True))
     config = TrainConfig.from_toml(result.folder / "config.toml")
     corpus = Corpus.read(list(config.corpus))
-    una = UNA(UNAOptions(), Context(lambda _: TfidfIndex.open(config.tfidf)))
+    una = UNA(UNAOptions(), TextContext(lambda _: TfidfIndex.open(config.tfidf)))
     rows = hold_out(corpus, 0, wanted=True).train
     batch = batches_of(resolved(config), corpus, rows, DROPOUT, [una])[0]
     torch.manual_seed(0)

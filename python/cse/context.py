@@ -1,17 +1,18 @@
-"""``Context``, which gives the methods of a run access to its corpus, TF-IDF index, encoder and other resources.
+"""Contexts, which give the methods of a run access to its corpus, TF-IDF index, encoder and other resources.
 
-A method is an augmentation, a feature method, a hook, an encoder method or a loss term. It is constructed as
-``Method(options, context)``; see ``docs/extending.md``.
+A method is constructed as ``Method(options, context)``; see ``docs/extending.md``. Augmentations, which make texts, get
+a ``TextContext``; loss terms, feature methods, hooks and encoder methods get a ``ModelContext``, which also has the
+encoder. Both are complete when they are made.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -32,83 +33,45 @@ MOST_VECTORS = 1 << 30
 """Bytes that the vectors of ``Context.vectors_by`` may take."""
 
 
-@dataclass
-class Context:
-    """The resources of a run. The index and any models other than the encoder are loaded on first use."""
+def _no_index(tokenizer: str | None) -> TfidfIndex:
+    raise ValueError("open_index: this context has no TF-IDF index")
 
-    open_index: Callable[[str | None], TfidfIndex] | None = None
-    """Opens the TF-IDF index, or builds one with this tokenizer (None: the default); None if the run has no index."""
+
+@dataclass
+class TextContext:
+    """The data of a run, for the methods that make texts."""
+
+    open_index: Callable[[str | None], TfidfIndex] = _no_index
+    """Returns the TF-IDF index of the run, which is opened, or built with this tokenizer (None: the default), at the
+    first call."""
+    corpus: Corpus = field(default_factory=lambda: Corpus.from_texts([""]))
+    """The sentences; for labelled pairs, the anchors. Default: one blank row."""
     pairs: LabelledPairs | None = None
     """Labelled pairs; None if the run has no labelled pairs."""
-    corpus: Corpus | None = None
-    """The sentences; for labelled pairs, the anchors."""
-    model: str = ""
-    """Name or folder of the model that is trained."""
-    rows: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """``(n,)`` numbers of the corpus rows to train on."""
-    used_rows: Callable[[], npt.NDArray[np.int64]] = lambda: np.zeros(0, dtype=np.int64)
-    """Returns those of them that the steps of the run use, ascending."""
-    first_rows: Callable[[int], npt.NDArray[np.int64]] = lambda count: np.zeros(0, dtype=np.int64)
-    """Returns the first ones of the first epoch, as many as are given."""
     classes: Classes | None = None
     """The classes of the rows that teach; None if the run does not learn from labels."""
+    rows: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """``(n,)`` numbers of the corpus rows to train on."""
+    model: str = ""
+    """Name or folder of the model that is trained."""
     device: str = "cpu"
-    encoder: SentenceEncoder | None = None
-    """The encoder to train; None for text methods (edits, pairings), which are constructed before it is loaded."""
     part: Callable[[int], slice] = field(default=lambda rows: slice(0, rows))
     """Returns the slice of rows that this process encodes, given the number of rows of the batch."""
-    shared: dict[str, Any] = field(default_factory=dict)
-    """Values by name, set by methods and read by methods that are constructed later."""
-    files: dict[str, str] = field(default_factory=dict)
-    """SHA-256 of the files given to ``depends_on``, by path, and digests of the encoders of ``open_encoder``."""
-
-    models: list[str] = field(default_factory=list)
-    """Names of the models that methods have loaded, by which the encoder may learn what these were taught."""
     progress: ProgressCallback = lambda *_: None
     """Called during long work before training."""
     cache: str | None = None
     """The folder of the cache, if the user gave one."""
-
-    _opened: TfidfIndex | None = field(default=None, init=False, repr=False)
-
-    def index_of(self, tokenizer: str | None) -> TfidfIndex:
-        """Returns the TF-IDF index, opened on first use.
-
-        ``tokenizer`` is the tokenizer that an index built for the run gets; None: the default.
-        """
-        if self._opened is None:
-            assert self.open_index is not None
-            self._opened = self.open_index(tokenizer)
-        return self._opened
+    shared: dict[str, Any] = field(default_factory=dict)
+    """Values by name, set by methods and read by methods that are constructed later."""
+    files: dict[str, str] = field(default_factory=dict)
+    """SHA-256 of the files given to ``depends_on``, by path, and digests of the encoders of ``open_encoder``."""
+    models: list[str] = field(default_factory=list)
+    """Names of the models that methods have loaded, by which the encoder may learn what these were taught."""
 
     @property
     def index(self) -> TfidfIndex:
-        """The TF-IDF index; see ``index_of``."""
-        return self.index_of(None)
-
-    @property
-    def index_is_used(self) -> bool:
-        """Whether the index has been opened, which happens when a method first uses it."""
-        return self._opened is not None
-
-    @property
-    def trained(self) -> SentenceEncoder:
-        """The encoder that is trained; raises ``ValueError`` for a text method."""
-        if self.encoder is None:
-            raise ValueError("encoder: is not available to text methods, which are constructed before it is loaded")
-        return self.encoder
-
-    @cached_property
-    def base(self) -> Frozen:
-        """A frozen copy of the encoder before training, on the same device; it is made on first use.
-
-        All methods that use it share this copy. Raises ``ValueError`` for a text method.
-        """
-        import copy
-
-        from .views import Frozen
-
-        return Frozen(copy.deepcopy(self.trained))
+        """The TF-IDF index; see ``open_index``."""
+        return self.open_index(None)
 
     def depends_on(self, path: str | Path) -> Path:
         """Declares a file that the results of the run depend on, and returns its path.
@@ -123,6 +86,60 @@ class Context:
         except OSError as error:
             raise InputError(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
         return path
+
+    def load_masked_language_model(self, name: str, flag: str) -> tuple[Frozen, Any]:
+        """Loads a masked language model with frozen weights, on the device of the run; returns it and its tokenizer.
+
+        ``name`` names a model, as for ``--model``, and ``flag`` names the option in messages. Raises ``InputError`` if
+        the model cannot be loaded, or has no weights for masked language modelling or no mask token.
+        """
+        from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+        from .encoder.resolve import find_model
+        from .views import Frozen
+
+        path = find_model(name).path
+        try:
+            model, report = AutoModelForMaskedLM.from_pretrained(path, local_files_only=True, output_loading_info=True)
+            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{flag}: {name} cannot be loaded as a masked language model ({first_line(error)})"
+            ) from None
+        if tokenizer.mask_token_id is None or report["missing_keys"]:
+            missing = "mask token" if tokenizer.mask_token_id is None else "weights for masked language modelling"
+            raise InputError(f"{flag}: {name} has no {missing}; name a checkpoint of a masked language model")
+        return Frozen(model.float().to(self.device)), tokenizer
+
+
+@dataclass(kw_only=True)
+class ModelContext(TextContext):
+    """The data and the encoder of a run, for the methods that change or compare embeddings. Any models other than the
+    encoder are loaded on first use."""
+
+    encoder: SentenceEncoder
+    """The encoder that is trained."""
+    used_rows: Callable[[], npt.NDArray[np.int64]] = lambda: np.zeros(0, dtype=np.int64)
+    """Returns those of ``rows`` that the steps of the run use, ascending."""
+    first_rows: Callable[[int], npt.NDArray[np.int64]] = lambda count: np.zeros(0, dtype=np.int64)
+    """Returns the first ones of the first epoch, as many as are given."""
+
+    @classmethod
+    def of(cls, context: TextContext, **values: Any) -> Self:
+        """Returns the context of the same run, with these ``values``."""
+        return cls(**{each.name: getattr(context, each.name) for each in fields(TextContext)}, **values)
+
+    @cached_property
+    def base(self) -> Frozen:
+        """A frozen copy of the encoder before training, on the same device; it is made on first use.
+
+        All methods that use it share this copy.
+        """
+        import copy
+
+        from .views import Frozen
+
+        return Frozen(copy.deepcopy(self.encoder))
 
     def load_model(self, name: str, flag: str, *, same_tokens: bool = False) -> Frozen:
         """Loads a sentence encoder with frozen weights, on the device of the run.
@@ -171,11 +188,10 @@ class Context:
         from .data.entries import cache_folder
         from .encoder.stored_vectors import stored_vectors
 
-        assert self.corpus is not None
         used, rows = self.used_rows(), self.corpus.filled()
         if 2 * len(used) < len(rows):
             rows = used
-        size = len(rows) * max(encoder.embedding_dim, self.trained.width) * 4
+        size = len(rows) * max(encoder.embedding_dim, self.encoder.width) * 4
         if size > MOST_VECTORS:
             raise InputError(
                 f"{flag}: the vectors of {len(rows):,} rows would take {size / 2**30:.1f} GiB of memory, and "
@@ -188,37 +204,17 @@ class Context:
         vectors = stored_vectors(encoder, self.corpus, rows, cache_folder(self.cache), report)
         return used, vectors if rows is used else vectors[np.searchsorted(rows, used)]
 
-    def load_masked_language_model(self, name: str, flag: str, *, same_tokens: bool = False) -> tuple[Frozen, Any]:
-        """Loads a masked language model with frozen weights, on the device of the run; returns it and its tokenizer.
-
-        The arguments are as for ``load_model``. Raises ``InputError`` as ``load_model`` does, and if the model has no
-        weights for masked language modelling or no mask token.
-        """
-        from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-        from .encoder.resolve import find_model
-        from .views import Frozen
-
-        path = find_model(name).path
-        try:
-            model, report = AutoModelForMaskedLM.from_pretrained(path, local_files_only=True, output_loading_info=True)
-            tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
-        except (OSError, ValueError) as error:
-            raise InputError(
-                f"{flag}: {name} cannot be loaded as a masked language model ({first_line(error)})"
-            ) from None
-        if tokenizer.mask_token_id is None or report["missing_keys"]:
-            missing = "mask token" if tokenizer.mask_token_id is None else "weights for masked language modelling"
-            raise InputError(f"{flag}: {name} has no {missing}; name a checkpoint of a masked language model")
-        if same_tokens:
-            self.check_tokens(tokenizer, name, flag)
-        return Frozen(model.float().to(self.device)), tokenizer
+    def load_same_masked_language_model(self, name: str, flag: str) -> Frozen:
+        """As ``load_masked_language_model``, for a model with the vocabulary of the run's encoder."""
+        model, tokenizer = self.load_masked_language_model(name, flag)
+        self.check_tokens(tokenizer, name, flag)
+        return model
 
     def check_tokens(self, tokenizer: Any, name: str, flag: str) -> None:
         """Raises ``InputError`` if the token ids of a tokenizer differ from the run's encoder."""
-        own, added = self.trained.tokenizer, tokenizer.num_special_tokens_to_add()
+        own, added = self.encoder.tokenizer, tokenizer.num_special_tokens_to_add()
         if tokenizer.get_vocab() != own.get_vocab() or added != own.num_special_tokens_to_add():
             raise InputError(
-                f"{flag}: {name} has another vocabulary or other special tokens than {self.trained.source.name}; name "
+                f"{flag}: {name} has another vocabulary or other special tokens than {self.encoder.source.name}; name "
                 "a model with the same tokenizer"
             )

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .context import Context
+from .context import ModelContext, TextContext
 from .losses.base import BatchTerm, LossTerm, RowTerm
 from .views import BatchStep, RowStep, Views
 
@@ -21,7 +21,7 @@ TOLERANCE = 1e-6
 def check_term(
     term: type[LossTerm],
     options: Any = None,
-    context: Context | None = None,
+    context: ModelContext | None = None,
     *,
     names: Sequence[str] = ("anchor", "positive"),
     step: Callable[[Tensor], dict[str, Any]] = lambda rows: {},
@@ -45,7 +45,8 @@ def check_term(
     >>> from cse.losses.contrastive import Contrastive
     >>> check_term(Contrastive)
     """
-    made = term(term.Options() if options is None else options, context or Context())
+    given: Any = context or TextContext()
+    made = term(term.Options() if options is None else options, given)
     generator = torch.Generator().manual_seed(SEED)
     embeddings = {name: torch.randn(ROWS, WIDTH, generator=generator) for name in names}
     mask = torch.arange(ROWS) % 4 != 1

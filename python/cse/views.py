@@ -225,6 +225,10 @@ class RowStep(_Facts):
     the name of the view."""
 
 
+def _no_encoder(*arguments: Any, **values: Any) -> Tensor:
+    raise ValueError("encode: this step has no encoder")
+
+
 @dataclass(frozen=True)
 class BatchStep(_Facts):
     """What a batch term or feature method is given in addition to the embeddings; all values refer to the whole batch.
@@ -235,12 +239,13 @@ class BatchStep(_Facts):
     partners: Tensor | None = None
     """``(M,)`` int64: for each of M anchors, the position of the candidate with which its positive is mixed (MixCSE).
     None if the run has no mixed negatives. See ``cse.rng.partners``."""
-    encode: Callable[..., Tensor] | None = None
-    """``encode(name, encoder=None)`` runs a further forward pass in the run's precision, and returns the embeddings
-    ``(B, D)`` of the texts of a view or block, such as ``anchor``. The encoder is the run's by default; any other has
-    a method ``embed(tokens)``, which accepts the same token ids and returns ``(n, D)``, and a ``backbone``, which has
-    the dropout of the view. A ``Frozen`` encoder and one ``WithoutDropout`` have none, and their embeddings are
-    computed only once per batch."""
+    encode: Callable[..., Tensor] = _no_encoder
+    """``encode(name, encoder=None, rows=None)`` runs a further forward pass in the run's precision, and returns the
+    embeddings ``(B, D)`` of the texts of a view or block, such as ``anchor``. The encoder is the run's by default; any
+    other has a method ``embed(tokens)``, which accepts the same token ids and returns ``(n, D)``, and a ``backbone``,
+    which has the dropout of the view. A ``Frozen`` encoder and one ``WithoutDropout`` have none, and their embeddings
+    are computed only once per batch; of these, only those of ``rows``, ``(B,)`` bool, may be needed: the others are
+    then undefined."""
     contrastive: Callable[..., Tensor] | None = None
     """``contrastive(views, **changes)`` returns the run's contrastive loss of the given views; ``changes`` override the
     options of this loss. None if the run has no contrastive loss."""
@@ -319,6 +324,19 @@ def parts_of(backbone: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
     if not isinstance(embedding, nn.Module) or not blocks:
         raise ValueError(f"{type(backbone).__name__}: its embedding layer or its blocks cannot be found")
     return embedding, blocks[0]
+
+
+# Attributes that hold the dropout probability in attention modules without a dropout module (ModernBERT, Llama).
+RATES = ("attention_dropout", "dropout_rate")
+
+
+def rates_of(backbone: nn.Module) -> list[tuple[Any, str, float]]:
+    """Returns the dropout probabilities in a transformer: the module, the name of the attribute, and its value."""
+    rates: list[tuple[Any, str, float]] = []
+    for module in backbone.modules():
+        names = ("p",) if isinstance(module, nn.Dropout) else RATES
+        rates += [(module, name, getattr(module, name)) for name in names if isinstance(vars(module).get(name), float)]
+    return rates
 
 
 def first_position(backbone: nn.Module) -> int:

@@ -19,7 +19,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from cse import InputError
 from cse.augment import AUGMENTATIONS
 from cse.augment.base import Draws, Edit
-from cse.context import Context
+from cse.context import ModelContext, TextContext
 from cse.losses.base import RowTerm
 from cse.options import Opt
 from cse.views import RowStep, Views
@@ -63,7 +63,7 @@ class OneOf(Edit):
     Options = OneOfOptions
     summary = "one of several edits per sentence (AugCSE)"
 
-    def __init__(self, options: OneOfOptions, context: Context) -> None:
+    def __init__(self, options: OneOfOptions, context: TextContext) -> None:
         super().__init__(options, context)
         self.edits: list[Edit] = []
         for name in options.edits:
@@ -147,12 +147,12 @@ class AugCSE(RowTerm):
     reads = frozenset({"positive", "other"})
     logged = ("edit_accuracy",)
 
-    def __init__(self, options: AugCSEOptions, context: Context) -> None:
+    def __init__(self, options: AugCSEOptions, context: ModelContext) -> None:
         super().__init__(options, context)
         if "edits" not in context.shared:
             raise InputError("--loss-term augcse needs positives made by several edits; use --positive one-of")
-        size = context.trained.embedding_dim
-        self.left = context.trained.tokenizer.padding_side == "left"
+        size = context.encoder.embedding_dim
+        self.left = context.encoder.tokenizer.padding_side == "left"
         self.edits, self.purpose = context.shared["edits"]
         self.discriminator = nn.Sequential(
             nn.Dropout(options.dropout),

@@ -14,7 +14,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 
 from cse.augment.base import Draws, Edit
-from cse.context import Context
+from cse.context import TextContext
 from cse.encoder.base import unit
 from cse.identity import first_rows
 from cse.options import Opt
@@ -134,11 +134,10 @@ class Retrieved(Edit):
     Options = RetrievedOptions
     summary = "draws hard negatives from the nearest rows of the corpus (CARDS)"
 
-    def __init__(self, options: RetrievedOptions, context: Context) -> None:
+    def __init__(self, options: RetrievedOptions, context: TextContext) -> None:
         super().__init__(options, context)
         from cse import Encoder
 
-        assert context.corpus is not None
         self.corpus = context.corpus
         every = self.corpus.filled() if context.pairs is None else context.pairs.complete()
         keys = self.corpus.row_keys()

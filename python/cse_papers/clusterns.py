@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from cse import InputError
-from cse.context import Context
+from cse.context import ModelContext
 from cse.losses.base import BatchTerm
 from cse.options import Opt
 from cse.views import BatchStep, Views
@@ -102,9 +102,9 @@ class ClusterNS(BatchTerm):
     recordable = True
     reads = frozenset({"anchor", "positive"})
 
-    def __init__(self, options: ClusterNSOptions, context: Context) -> None:
+    def __init__(self, options: ClusterNSOptions, context: ModelContext) -> None:
         super().__init__(options, context)
-        self.register_buffer("centroids", torch.zeros(options.clusters, context.trained.embedding_dim))
+        self.register_buffer("centroids", torch.zeros(options.clusters, context.encoder.embedding_dim))
         self.register_buffer("begun", torch.zeros((), dtype=torch.bool))
         self.checked = False
 

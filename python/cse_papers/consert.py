@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from annotated_types import Gt, Lt
 from torch import Tensor
 
-from cse.context import Context
+from cse.context import ModelContext
 from cse.hooks.base import Hook, RowStep
 from cse.options import Opt
 from cse.views import first_position
@@ -27,9 +27,9 @@ class TokenShuffle(Hook):
     summary = "permutes the position ids (ConSERT)"
     recordable = True
 
-    def __init__(self, options: Any, context: Context) -> None:
+    def __init__(self, options: Any, context: ModelContext) -> None:
         super().__init__(options, context)
-        self.first = first_position(context.trained.backbone)
+        self.first = first_position(context.encoder.backbone)
 
     def tokens(self, tokens: dict[str, Tensor], step: RowStep) -> dict[str, Tensor]:
         """Returns the inputs with permuted ``position_ids``; padding keeps the last ids, in order."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
 from cse import InputError
-from cse.context import Context
+from cse.context import ModelContext
 from cse.hooks.base import BatchStep, FeatureMethod, Views
 from cse.options import Opt
 
@@ -111,7 +111,7 @@ class DCLR(FeatureMethod):
     recordable = True
     changes = frozenset({"negative"})
 
-    def __init__(self, options: DCLROptions, context: Context) -> None:
+    def __init__(self, options: DCLROptions, context: ModelContext) -> None:
         super().__init__(options, context)
         self.model: Any = None
         if not options.noise and not options.model:
@@ -139,7 +139,7 @@ class DCLR(FeatureMethod):
                 in_batch=self.options.variant == "release",
             )
             views = views.with_negatives("noise", noise)
-        if self.model is None or step.encode is None:
+        if self.model is None:
             return views
         names = ("anchor", "positive")
         h = self.known(step, names)
@@ -155,7 +155,6 @@ class DCLR(FeatureMethod):
     @torch.no_grad()
     def known(self, step: BatchStep, names: Sequence[str]) -> dict[str, Tensor]:
         """Returns the second encoder's unit vectors ``(B, D)`` by view; for ``paper``, those of the anchors."""
-        assert step.encode is not None
         if self.options.variant == "paper":
             h = normalize(step.encode("anchor", self.model), dim=-1)
             return dict.fromkeys(names, h)

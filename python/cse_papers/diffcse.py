@@ -11,7 +11,7 @@ from annotated_types import Gt, Lt
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from cse.context import Context
+from cse.context import ModelContext
 from cse.hooks.base import FeatureMethod
 from cse.losses.auxiliary import draw_masks
 from cse.losses.base import RowTerm
@@ -31,9 +31,9 @@ class Projector(FeatureMethod):
     recordable = True
     other_space = True
 
-    def __init__(self, options: Any, context: Context) -> None:
+    def __init__(self, options: Any, context: ModelContext) -> None:
         super().__init__(options, context)
-        size = context.trained.embedding_dim
+        size = context.encoder.embedding_dim
         self.layers = nn.Sequential(
             nn.Linear(size, 2 * size, bias=False),
             nn.BatchNorm1d(2 * size),
@@ -84,11 +84,11 @@ class DiffCSE(RowTerm):
     reads = frozenset({"anchor", "positive"})
     logged = ("rtd_accuracy",)
 
-    def __init__(self, options: DiffCSEOptions, context: Context) -> None:
+    def __init__(self, options: DiffCSEOptions, context: ModelContext) -> None:
         super().__init__(options, context)
-        encoder = context.trained
+        encoder = context.encoder
         flag = "diffcse.generator"
-        self.generator, _ = context.load_masked_language_model(options.generator, flag, same_tokens=True)
+        self.generator = context.load_same_masked_language_model(options.generator, flag)
         self.discriminator: Any = copy.deepcopy(encoder.backbone)
         self.classifier = nn.Linear(encoder.backbone.config.hidden_size, 2)
         self.special: Tensor

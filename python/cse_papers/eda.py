@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,7 @@ from annotated_types import Gt, Lt
 
 from cse import InputError
 from cse.augment.base import Draws, Edit
+from cse.context import TextContext
 from cse.data.words import STOP_WORDS
 from cse.evaluation.base import read_lines
 from cse.options import Opt
@@ -164,7 +165,7 @@ class SynonymEdit(WordEdit):
 
     Options = SynonymOptions
 
-    def __init__(self, options: SynonymOptions, context: Any) -> None:
+    def __init__(self, options: SynonymOptions, context: TextContext) -> None:
         super().__init__(options, context)
         if options.synonyms != "wordnet":
             context.depends_on(options.synonyms)

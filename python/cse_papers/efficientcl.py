@@ -11,7 +11,7 @@ from annotated_types import Gt, MinLen
 from torch import Tensor
 
 from cse import InputError
-from cse.context import Context
+from cse.context import ModelContext
 from cse.hooks.base import Hook, RowStep
 from cse.options import If, Opt
 from cse.rng import Draws
@@ -80,10 +80,8 @@ class PCAJitter(Hook):
     Options = PCAJitterOptions
     summary = "shifts the hidden states of a layer along their principal components (EfficientCL)"
 
-    def __init__(self, options: PCAJitterOptions, context: Context) -> None:
+    def __init__(self, options: PCAJitterOptions, context: ModelContext) -> None:
         super().__init__(options, context)
-        if context.encoder is None:
-            return
         depth = int(context.encoder.backbone.config.num_hidden_layers)
         for number in options.layers:
             if not 0 <= number < depth:

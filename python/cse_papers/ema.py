@@ -12,7 +12,7 @@ from annotated_types import Ge, Lt
 from torch import Tensor, nn
 
 from cse import InputError
-from cse.context import Context
+from cse.context import ModelContext
 from cse.hooks.base import EncoderMethod
 from cse.options import Opt
 
@@ -37,10 +37,10 @@ class EMA(EncoderMethod):
     recordable = True
     steps: Tensor
 
-    def __init__(self, options: EMAOptions, context: Context) -> None:
+    def __init__(self, options: EMAOptions, context: ModelContext) -> None:
         super().__init__(options, context)
-        self.source = (context.trained,)  # not a submodule
-        self.names = [name for name, weight in context.trained.named_parameters() if weight.requires_grad]
+        self.source = (context.encoder,)  # not a submodule
+        self.names = [name for name, weight in context.encoder.named_parameters() if weight.requires_grad]
         for number, parameter in enumerate(self._weights()):
             self.register_buffer(f"average_{number}", parameter.detach().clone())
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))

@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Lt
 from torch import Tensor
 
 from cse.augment.base import Draws, Edit
-from cse.context import Context
+from cse.context import ModelContext
 from cse.encoder.modules import OnlyIn
 from cse.hooks.base import BatchStep, FeatureMethod, Views
 from cse.options import Opt
@@ -106,11 +106,11 @@ class Momentum(FeatureMethod):
     changes = frozenset({"negative"})
     encodes = True
 
-    def __init__(self, options: MomentumOptions, context: Context) -> None:
+    def __init__(self, options: MomentumOptions, context: ModelContext) -> None:
         super().__init__(options, context)
-        self.source = (context.trained,)  # not a submodule
-        self.encoder = copy.deepcopy(context.trained).requires_grad_(False)
-        self.register_buffer("queue", torch.zeros(options.size, context.trained.embedding_dim))
+        self.source = (context.encoder,)  # not a submodule
+        self.encoder = copy.deepcopy(context.encoder).requires_grad_(False)
+        self.register_buffer("queue", torch.zeros(options.size, context.encoder.embedding_dim))
         self.register_buffer("keys", torch.zeros(options.size, 1, dtype=torch.long))
         self.register_buffer("filled", torch.zeros((), dtype=torch.long))
 
@@ -134,7 +134,6 @@ class Momentum(FeatureMethod):
 
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the views with the additional view ``queue``, then adds this batch's anchors to the queue."""
-        assert step.encode is not None
         valid = torch.arange(len(self.queue), device=self.queue.device) < self.filled
         own = views.keys["anchor"][:, :1] if views.keys else None  # those of the anchors alone, without their positives
         known = None if own is None else self.keys

@@ -9,7 +9,7 @@ import torch
 from annotated_types import Ge
 from torch.nn.functional import normalize
 
-from cse.context import Context
+from cse.context import ModelContext
 from cse.hooks.base import BatchStep, FeatureMethod, Views
 from cse.options import Opt
 
@@ -37,7 +37,7 @@ class GIST(FeatureMethod):
     recordable = True
     changes = frozenset({"negative", "positive"})
 
-    def __init__(self, options: GISTOptions, context: Context) -> None:
+    def __init__(self, options: GISTOptions, context: ModelContext) -> None:
         super().__init__(options, context)
         self.guide: Any = context.base
         if options.model:
@@ -46,7 +46,6 @@ class GIST(FeatureMethod):
     @torch.no_grad()
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the views with log-weights of -inf for the negatives that are left out."""
-        assert step.encode is not None
         options: GISTOptions = self.options
         encoded = views.texts()
         h = {name: normalize(step.encode(name, self.guide), dim=-1) for name in encoded}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from cse import InputError
-from cse.context import Context
+from cse.context import ModelContext
 from cse.losses.auxiliary import IGNORED, draw_masks
 from cse.losses.base import RowTerm
 from cse.options import Opt
@@ -70,9 +70,9 @@ class InfoCSE(RowTerm):
     recordable = True
     reads = frozenset({"anchor", "positive"})
 
-    def __init__(self, options: InfoCSEOptions, context: Context) -> None:
+    def __init__(self, options: InfoCSEOptions, context: ModelContext) -> None:
         super().__init__(options, context)
-        encoder = context.trained
+        encoder = context.encoder
         count = len(parts_of(encoder.backbone)[1])
         if max(options.frozen_layers, options.head_layers) > count:
             raise InputError(f"infocse.frozen_layers and infocse.head_layers must be at most {count}, as the model has")

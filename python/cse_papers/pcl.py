@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, log_softmax, n
 
 from cse import InputError
 from cse.augment.base import Draws, Edit
-from cse.context import Context
+from cse.context import ModelContext, TextContext
 from cse.encoder.modules import applied
 from cse.losses.base import BatchTerm
 from cse.options import Opt
@@ -66,7 +66,7 @@ class Diverse(TokenEdit):
     Options = DiverseOptions
     summary = "several edited forms of each sentence, for --loss-term pcl (PCL)"
 
-    def __init__(self, options: DiverseOptions, context: Context) -> None:
+    def __init__(self, options: DiverseOptions, context: TextContext) -> None:
         super().__init__(options, context)
         self.number = 0
         """Number of the edit that this object applies."""
@@ -217,12 +217,12 @@ class PCL(BatchTerm):
     reads = frozenset({"anchor", "positive", "other"})
     encodes = True
 
-    def __init__(self, options: PCLOptions, context: Context) -> None:
+    def __init__(self, options: PCLOptions, context: ModelContext) -> None:
         from cse.training.step.acceleration import accelerate
         from cse.training.step.state import Modules
 
         super().__init__(options, context)
-        encoder = context.trained
+        encoder = context.encoder
         self.peer = copy.deepcopy(encoder)
         self.encode: Any = (self.peer,)  # in a tuple, so that nothing is registered twice
         if options.variant == "release":
@@ -241,7 +241,6 @@ class PCL(BatchTerm):
         return {"positive": "diverse"}
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        assert step.encode is not None
         options: PCLOptions = self.options
         if step.contrastive is None:
             raise InputError("--loss-term pcl needs --loss standard, focal or mixed")

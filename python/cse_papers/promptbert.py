@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from cse import InputError
-from cse.context import Context
+from cse.context import ModelContext
 from cse.encoder.prompts import Template
 from cse.hooks.base import EncoderMethod, Hook, RowStep
 from cse.options import Opt
@@ -66,9 +66,9 @@ class Prompt(EncoderMethod):
     summary = "a template around the sentence, and the state of its mask token (PromptBERT)"
     recordable = True
 
-    def __init__(self, options: PromptOptions, context: Context) -> None:
+    def __init__(self, options: PromptOptions, context: ModelContext) -> None:
         super().__init__(options, context)
-        encoder = context.trained
+        encoder = context.encoder
         self.template = mask_template(options.template, encoder.tokenizer)
         second = mask_template(options.positive_template or options.template, encoder.tokenizer)
         if len(second.prefix) != len(self.template.prefix) or second.suffix != self.template.suffix:
@@ -129,7 +129,7 @@ class PromptHook(Hook):
     summary = "the second template of PromptBERT; implied by --encoder-method prompt"
     recordable = True
 
-    def __init__(self, options: Any, context: Context) -> None:
+    def __init__(self, options: Any, context: ModelContext) -> None:
         super().__init__(options, context)
         self.prompt: Any = context.shared.get("prompt")
         if self.prompt is None:

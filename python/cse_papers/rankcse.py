@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
 
 from cse import InputError
-from cse.context import Context
+from cse.context import ModelContext
 from cse.losses.base import BatchTerm
 from cse.options import Opt
 from cse.views import BatchStep, Views
@@ -90,7 +90,7 @@ class RankCSE(BatchTerm):
     recordable = True
     reads = frozenset({"anchor", "positive"})
 
-    def __init__(self, options: RankCSEOptions, context: Context) -> None:
+    def __init__(self, options: RankCSEOptions, context: ModelContext) -> None:
         super().__init__(options, context)
         if len(options.teachers) > 2:
             raise InputError(f"rankcse.teachers: must be one or two encoders, got {len(options.teachers)}")
@@ -99,7 +99,6 @@ class RankCSE(BatchTerm):
         )
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        assert step.encode is not None
         options: RankCSEOptions = self.options
         names = ("anchor", "positive")
         first, second = (normalize(views[name], dim=-1) for name in names)

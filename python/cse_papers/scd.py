@@ -9,7 +9,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from cse.context import Context
+from cse.context import ModelContext
 from cse.losses.base import BatchTerm
 from cse.options import Opt
 from cse.views import BatchStep, Views
@@ -48,9 +48,9 @@ class SCD(BatchTerm):
     reads = frozenset({"anchor", "positive"})
     is_loss = True
 
-    def __init__(self, options: SCDOptions, context: Context) -> None:
+    def __init__(self, options: SCDOptions, context: ModelContext) -> None:
         super().__init__(options, context)
-        size, width = context.trained.embedding_dim, options.width
+        size, width = context.encoder.embedding_dim, options.width
         self.projector = nn.Sequential(
             nn.Linear(size, width, bias=False),
             nn.BatchNorm1d(width),

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from cse import rng
 from cse.augment.base import Draws, Edit, Paired, Pairing
-from cse.context import Context
+from cse.context import TextContext
 from cse.options import Opt
 
 # Streams of random numbers (see ``cse.rng``), as in earlier versions, so that results do not change.
@@ -93,7 +93,7 @@ class NextSentence(Pairing):
     Options = NextSentenceOptions
     summary = "the next sentence of the corpus, or one of the next few (SimCSE's ablation)"
 
-    def __init__(self, options: NextSentenceOptions, context: Any) -> None:
+    def __init__(self, options: NextSentenceOptions, context: TextContext) -> None:
         super().__init__(options, context)
         self.corpus: Any = context.corpus
         self.context = context
@@ -136,7 +136,7 @@ class Substitution(Edit):
     summary = "replaces words with predictions of a masked language model (SimCSE's ablation)"
     expensive = True
 
-    def __init__(self, options: SubstitutionOptions, context: Context) -> None:
+    def __init__(self, options: SubstitutionOptions, context: TextContext) -> None:
         super().__init__(options, context)
         self.crop = Crop(CropOptions(options.crop), context) if options.crop else None
         self.device = context.device

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt
 from torch import Tensor
 
-from cse.context import Context
+from cse.context import ModelContext
 from cse.hooks.base import BatchStep, FeatureMethod, Views
 from cse.losses.base import BatchTerm
 from cse.options import Opt
@@ -30,13 +30,12 @@ class OffDropout(FeatureMethod):
     recordable = True
     encodes = True
 
-    def __init__(self, options: Any, context: Context) -> None:
+    def __init__(self, options: Any, context: ModelContext) -> None:
         super().__init__(options, context)
-        self.encoder = (WithoutDropout(context.trained),)  # in a tuple, so that it is not registered as a module
+        self.encoder = (WithoutDropout(context.encoder),)  # in a tuple, so that it is not registered as a module
 
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the views with their embeddings without dropout in ``compared``."""
-        assert step.encode is not None
         return views.replace(compared={name: step.encode(name, self.encoder[0]) for name in views.texts()})
 
 

@@ -16,7 +16,7 @@ from torch.nn.functional import cosine_similarity, relu
 
 from cse import InputError
 from cse.augment.base import Draws, Edit
-from cse.context import Context
+from cse.context import TextContext
 from cse.losses.base import BatchTerm
 from cse.options import Opt
 from cse.views import BatchStep, Views
@@ -85,7 +85,7 @@ class Negation(Edit):
     Options = NegationOptions
     summary = "the negation of an English sentence, as a soft negative (SNCSE)"
 
-    def __init__(self, options: NegationOptions, context: Context) -> None:
+    def __init__(self, options: NegationOptions, context: TextContext) -> None:
         super().__init__(options, context)
         self.parser: Any = None
         if options.parser:

@@ -10,7 +10,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from cse import InputError
-from cse.context import Context
+from cse.context import ModelContext
 from cse.encoder.pooling import pooled_layers
 from cse.losses.base import BatchTerm
 from cse.options import Opt
@@ -68,9 +68,9 @@ class SSCL(BatchTerm):
     reads = frozenset({"anchor", "positive"})
     encodes = True
 
-    def __init__(self, options: SSCLOptions, context: Context) -> None:
+    def __init__(self, options: SSCLOptions, context: ModelContext) -> None:
         super().__init__(options, context)
-        encoder = context.trained
+        encoder = context.encoder
         count = len(parts_of(encoder.backbone)[1])
         if options.layers >= count:
             raise InputError(f"sscl.layers must be less than {count}, the number of layers of the model")
@@ -81,7 +81,6 @@ class SSCL(BatchTerm):
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
         """Returns half the difference between the loss with and without the further negatives."""
-        assert step.encode is not None
         if step.contrastive is None:
             raise InputError("--loss-term sscl needs --loss standard, focal or mixed")
         more = views

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
 from cse import InputError
-from cse.context import Context
+from cse.context import ModelContext
 from cse.hooks.base import BatchStep, FeatureMethod, Views
 from cse.options import Opt
 
@@ -81,9 +81,9 @@ class GroupWhitening(FeatureMethod):
     other_space = True
     encodes = True
 
-    def __init__(self, options: GroupWhiteningOptions, context: Context) -> None:
+    def __init__(self, options: GroupWhiteningOptions, context: ModelContext) -> None:
         super().__init__(options, context)
-        size = context.trained.embedding_dim
+        size = context.encoder.embedding_dim
         if size % options.size:
             raise InputError(f"group-whitening.size must divide {size}, the number of dimensions, got {options.size}")
         self.layers = nn.Sequential(nn.Linear(size, size), nn.Tanh())
@@ -97,7 +97,6 @@ class GroupWhitening(FeatureMethod):
 
     def forward(self, views: Views, step: BatchStep) -> Views:
         """Returns the whitened views, with further views of anchors and positives."""
-        assert step.encode is not None
         options: GroupWhiteningOptions = self.options
         encoded = dict(views.embeddings)
         further = range(2, options.positives + 1)

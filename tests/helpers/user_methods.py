@@ -34,7 +34,7 @@ class BallTerm(BatchTerm):
 
     def __init__(self, options, context):
         super().__init__(options, context)
-        self.w = nn.Parameter(torch.linspace(0.5, 1.5, context.trained.embedding_dim))
+        self.w = nn.Parameter(torch.linspace(0.5, 1.5, context.encoder.embedding_dim))
 
     def forward(self, views, step):
         product = (normalize(views["anchor"], dim=-1) * self.w * normalize(views["positive"], dim=-1)).sum(1)

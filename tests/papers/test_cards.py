@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cse import Encoder, InputError
-from cse.context import Context
+from cse.context import TextContext
 from cse.data.corpus import Corpus
 from cse.rng import Draws
 from cse.training.setup import prepare
@@ -19,7 +19,7 @@ TEXT = "Thebes  held onto power until\tthe 12th Dynasty, when its (first) king æ
 
 
 def switch(texts, rows, epoch=0, **options):
-    return SwitchCase(SwitchCaseOptions(**options), Context())(texts, rows, Draws(3, epoch))
+    return SwitchCase(SwitchCaseOptions(**options), TextContext())(texts, rows, Draws(3, epoch))
 
 
 def other_case(word):
@@ -101,7 +101,7 @@ def corpus(sample_rows):
 
 def context_of(corpus, held_out=(), **values):
     rows = np.array([row for row in corpus.filled() if row not in held_out])
-    return Context(corpus=corpus, rows=rows, **values)
+    return TextContext(corpus=corpus, rows=rows, **values)
 
 
 @pytest.mark.parametrize("nearest", [6, 65])

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from cse import InputError
-from cse.context import Context
+from cse.context import ModelContext, TextContext
 from cse.losses.contrastive import Contrastive
 from cse.losses.options import ContrastiveOptions
 from cse.rng import Draws
@@ -27,13 +27,13 @@ def cosines(x, y):
 
 def term_of(width, **options):
     encoder = SimpleNamespace(embedding_dim=width)
-    return ClusterNS(ClusterNSOptions(**options), Context(encoder=encoder)).double()
+    return ClusterNS(ClusterNSOptions(**options), ModelContext(encoder=encoder)).double()
 
 
 def step_of(rows, number=0, seed=3, **loss):
     uniform = lambda purpose, count: torch.from_numpy(Draws(seed, 0).uniform(rows, purpose, count))  # noqa: E731
     step = BatchStep(number, 10, 0, seed, torch.from_numpy(rows), uniform)
-    main = Contrastive(ContrastiveOptions(temperature=TAU, **loss), Context())
+    main = Contrastive(ContrastiveOptions(temperature=TAU, **loss), TextContext())
     object.__setattr__(step, "contrastive", partial(main.evaluate, step=step))
     return step
 

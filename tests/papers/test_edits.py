@@ -7,7 +7,7 @@ import pytest
 
 from cse import InputError
 from cse.augment import AUGMENTATIONS
-from cse.context import Context
+from cse.context import TextContext
 from cse.data.corpus import Corpus
 from cse.options import parse_options
 from cse.rng import Draws
@@ -19,7 +19,7 @@ ROWS = np.arange(4000)
 
 def make(name, context=None, **options):
     method = AUGMENTATIONS.get(name)
-    return method(parse_options(name, method.Options, options), context or Context())
+    return method(parse_options(name, method.Options, options), context or TextContext())
 
 
 def edited(name, text=WORDS, rows=ROWS, epoch=0, **options):
@@ -150,7 +150,7 @@ def test_the_masked_span_of_characters_can_start_at_any_position():
 def test_the_next_row_is_the_positive_if_it_is_a_training_row(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text("".join(f"row {number}\n" for number in range(10)), encoding="utf8")
-    context = Context()
+    context = TextContext()
     context.corpus, context.rows = Corpus.read([str(path)]), np.array([0, 1, 2, 4, 5, 6, 7, 8, 9])
     rows = np.array([0, 2, 5, 9])
     paired = make("next-sentence", context)(context.corpus.take(rows), rows, Draws(0, 0))
@@ -168,7 +168,7 @@ def test_the_next_row_is_the_positive_if_it_is_a_training_row(tmp_path):
 def test_a_parallel_file_provides_the_positive_of_each_row(tmp_path):
     for name, lines in (("corpus.txt", "a\nb\nc\n"), ("other.txt", "x\n\nc\n"), ("short.txt", "x\n")):
         (tmp_path / name).write_text(lines, encoding="utf8")
-    context = Context()
+    context = TextContext()
     context.corpus = Corpus.read([str(tmp_path / "corpus.txt")])
     paired = make("parallel", context, file=str(tmp_path / "other.txt"))(["a", "b", "c"], np.arange(3), Draws(0, 0))
     assert paired.mask.tolist() == [True, False, False]  # line 2 is blank, and line 3 equals the sentence

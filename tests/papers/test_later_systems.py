@@ -9,7 +9,7 @@ import torch
 from sentence_transformers.sentence_transformer import losses as library
 
 from cse import InputError
-from cse.context import Context
+from cse.context import ModelContext, TextContext
 from cse.losses.contrastive import contrastive_loss
 from cse.training.setup import prepare
 from cse.views import BatchStep, Views, WithoutDropout
@@ -98,7 +98,7 @@ def test_sscl_is_the_mean_of_the_loss_with_and_without_inner_states(run_config):
     from cse_papers.sscl import SSCL, SSCLOptions
 
     state = prepare(run_config).state
-    term = SSCL(SSCLOptions(layers=1), Context(encoder=state.encoder))
+    term = SSCL(SSCLOptions(layers=1), ModelContext(encoder=state.encoder))
     z = {name: drawn(5, 4, seed=seed) for seed, name in enumerate(("anchor", "positive"))}
     inner = {"anchor": drawn(5, 4, seed=7), "positive": drawn(5, 4, seed=8)}
     loss = lambda views: contrastive_loss(views.embeddings, roles=views.roles, temperature=0.1)  # noqa: E731
@@ -138,7 +138,7 @@ def test_the_gradient_of_the_inverse_root_is_right_and_finite_for_equal_eigenval
 def test_the_loss_of_whitenedcse_is_the_mean_over_its_positives(run_config):
     state = prepare(run_config.replace(pooler="cls_before_pooler")).state
     width = state.encoder.embedding_dim
-    method = GroupWhitening(GroupWhiteningOptions(size=4), Context(encoder=state.encoder)).double()
+    method = GroupWhitening(GroupWhiteningOptions(size=4), ModelContext(encoder=state.encoder)).double()
     z1, z2, z3 = (drawn(6, width, seed=seed) for seed in range(3))
     uniform = lambda purpose, n: drawn(6, n, seed=len(purpose)).sigmoid()  # noqa: E731
     duplicates = torch.zeros(6, 6, dtype=torch.bool)
@@ -160,7 +160,7 @@ def test_the_loss_of_whitenedcse_is_the_mean_over_its_positives(run_config):
             losses.append(math.log(sum(map(math.exp, s))) - cosine(a[i], b[i]) / 0.1)
     assert found.item() == pytest.approx(np.mean(losses), rel=1e-9)
     with pytest.raises(InputError, match=r"group-whitening\.size must divide"):
-        GroupWhitening(GroupWhiteningOptions(size=7), Context(encoder=state.encoder))
+        GroupWhitening(GroupWhiteningOptions(size=7), ModelContext(encoder=state.encoder))
 
 
 def test_infocse_reads_the_embedding_before_the_projector_and_trains_the_encoder_by_it(run_config, masked_model):
@@ -225,7 +225,7 @@ def test_the_margin_of_soft_negatives_equals_its_loop_and_needs_negations():
     z1, z2, z3 = (drawn(5, 3, seed=seed) for seed in range(3))
     mask = torch.tensor([True, False, True, True, True])
     views = Views({"anchor": z1, "positive": z2, "edited": z3}, masks={"edited": mask})
-    term = SoftNegative(SoftNegativeOptions(weight=0.5), Context())
+    term = SoftNegative(SoftNegativeOptions(weight=0.5), TextContext())
     expected = 0.0
     for i in (0, 2, 3, 4):
         d = cosine(z1[i], z3[i]) - cosine(z1[i], z2[i])
@@ -234,7 +234,7 @@ def test_the_margin_of_soft_negatives_equals_its_loop_and_needs_negations():
     with pytest.raises(InputError, match="use --positive negation"):
         term(Views({"anchor": z1, "positive": z2}), None)
     with pytest.raises(InputError, match=r"negation\.parser: no_such_pipeline cannot be loaded"):
-        Negation(NegationOptions(parser="no_such_pipeline"), Context())
+        Negation(NegationOptions(parser="no_such_pipeline"), TextContext())
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_the_margin_of_soft_negatives_equals_its_loop_and_needs_negations():
 )
 def test_hardness_weights_equal_those_of_sentence_transformers(negatives, mode):
     z = [drawn(5, 4, seed=seed).requires_grad_() for seed in range(3)]
-    views = Hardness(HardnessOptions(2.0, negatives), Context())(
+    views = Hardness(HardnessOptions(2.0, negatives), TextContext())(
         Views(dict(zip(("anchor", "positive", "hard_negative"), z, strict=True))), None
     )
     found = contrastive_loss(views.embeddings, log_weights=views.log_weights, temperature=0.05)
@@ -258,7 +258,7 @@ def test_gist_leaves_out_what_the_guide_finds_similar(margin, strategy, run_conf
     encoder = prepare(run_config).state.encoder
     z = {name: drawn(6, 4, seed=seed) for seed, name in enumerate(("anchor", "positive", "hard_negative"))}
     guided = {name: drawn(6, 3, seed=seed + 5) for seed, name in enumerate(z)}
-    method = GIST(GISTOptions(margin=margin, strategy=strategy), Context(encoder=encoder))
+    method = GIST(GISTOptions(margin=margin, strategy=strategy), ModelContext(encoder=encoder))
     step = SimpleNamespace(encode=lambda name, guide: guided[name])
     views = method(Views(z), step)
     found = contrastive_loss(views.embeddings, log_weights=views.log_weights, temperature=0.1)
@@ -282,7 +282,9 @@ def test_gist_leaves_out_what_the_guide_finds_similar(margin, strategy, run_conf
 
 def test_orthogonality_equals_that_of_sentence_transformers():
     z = [drawn(5, 4, seed=seed) for seed in range(2)]
-    found = Orthogonality(OrthogonalityOptions(0.3, 0.7), Context())(Views({"anchor": z[0], "positive": z[1]}), None)
+    found = Orthogonality(OrthogonalityOptions(0.3, 0.7), TextContext())(
+        Views({"anchor": z[0], "positive": z[1]}), None
+    )
     theirs = library.GlobalOrthogonalRegularizationLoss(None, mean_weight=0.3, second_moment_weight=0.7)
     assert found.item() == pytest.approx(sum(theirs.compute_loss_from_embeddings(z).values()).item(), rel=1e-12)
 
@@ -302,9 +304,9 @@ def test_rankcse_equals_its_double_loop(monkeypatch, ranking, valid):
         teacher.name = name
         return teacher
 
-    monkeypatch.setattr(Context, "load_model", load)
+    monkeypatch.setattr(ModelContext, "load_model", load)
     options = RankCSEOptions(("a", "b"), 0.3, ranking, 0.7, 0.4, temperature=0.2, teacher_temperature=0.1)
-    term = RankCSE(options, Context())
+    term = RankCSE(options, ModelContext(encoder=None))
     step = SimpleNamespace(encode=lambda view, model: teachers[model.name][view == "positive"])
     views = Views({"anchor": z1, "positive": z2}, masks={"positive": torch.tensor(valid)})
     s = cosines(z1, z2) / 0.2

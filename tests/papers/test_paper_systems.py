@@ -12,7 +12,9 @@ from torch.nn.functional import normalize
 
 from cse import Encoder, InputError, train
 from cse.augment.base import View
-from cse.context import Context
+from cse.context import ModelContext, TextContext
+from cse.encoder.resolve import find_model
+from cse.encoder.trained import load_encoder
 from cse.hooks.base import hooked
 from cse.rng import Draws
 from cse.training.batches.prepared import Prefetcher
@@ -37,7 +39,7 @@ def batch_step(rows, seed=3):
 def test_the_method_modals_equals_its_formulas(kind):
     rows = np.arange(6) * 5
     x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    method = Modals(ModalsOptions(kind=kind, magnitude=0.3), Context())
+    method = Modals(ModalsOptions(kind=kind, magnitude=0.3), TextContext())
     step = batch_step(rows)
     found = method(Views({"anchor": x, "positive": x}), step)
     assert torch.equal(found["anchor"], x)
@@ -76,9 +78,10 @@ def test_pca_jitter_equals_its_formula(variant):
         assert torch.equal(found[i, count:], states[i, count:])
 
 
-def test_the_curriculum_of_pca_jitter_grows_over_the_run():
+def test_the_curriculum_of_pca_jitter_grows_over_the_run(tiny_bert):
     def ratios(**options):
-        method = PCAJitter(PCAJitterOptions(**options), Context())
+        context = ModelContext(encoder=load_encoder(find_model(tiny_bert), "cls"))
+        method = PCAJitter(PCAJitterOptions(layers=(0,), **options), context)
         facts = {"epoch": 0, "seed": 0, "rows": torch.zeros(1), "uniform": None}
         return [method.ratio(RowStep(number=number, steps=20, **facts)) for number in range(20)]
 
@@ -368,7 +371,7 @@ def test_the_refused_combinations_in_the_documentation_are_those_of_the_printed_
 
 
 def test_modals_of_kind_linear_draws_its_two_rows_uniformly():
-    modals = Modals(ModalsOptions(kind="linear"), Context())
+    modals = Modals(ModalsOptions(kind="linear"), TextContext())
     counts = np.zeros((5, 5))
     for seed in range(3000):
         # Row i is the unit vector e_i, so the change is positive at the first drawn row and negative at the second.

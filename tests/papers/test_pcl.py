@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from cse import InputError, train
-from cse.context import Context
+from cse.context import ModelContext, TextContext
 from cse.losses.contrastive import contrastive_loss
 from cse.rng import Draws
 from cse.training.setup import prepare
@@ -23,7 +23,7 @@ EDITS = ("shuffle", "reverse", "delete", "repeat", "shuffle", "dropout")
 
 
 def edits_of(edits, **options):
-    first = Diverse(DiverseOptions(edits=edits, **options), Context())
+    first = Diverse(DiverseOptions(edits=edits, **options), TextContext())
     return [first, *first.further()]
 
 
@@ -125,7 +125,7 @@ def contrast(views):
 
 def term_of(run_config, **options):
     state = prepare(run_config).state
-    return PCL(PCLOptions(**options), Context(encoder=state.encoder))
+    return PCL(PCLOptions(**options), ModelContext(encoder=state.encoder))
 
 
 @pytest.mark.parametrize("masked", [False, True])
@@ -205,7 +205,7 @@ def test_the_peer_of_the_release_has_the_pooler_of_the_checkpoint_and_the_head_o
     assert id(encoder.head.linear.weight) not in weights
     encoder.backbone.pooler = None
     with pytest.raises(InputError, match=r"pcl\.variant: .* has no pooler in its checkpoint"):
-        PCL(PCLOptions(variant="release"), Context(encoder=encoder))
+        PCL(PCLOptions(variant="release"), ModelContext(encoder=encoder))
 
 
 def test_pcl_needs_edited_sentences_and_a_contrastive_loss(run_config):

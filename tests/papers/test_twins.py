@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from cse.context import Context
+from cse.context import TextContext
 from cse.losses.contrastive import contrastive_loss
 from cse.rng import Draws
 from cse.views import Views
@@ -30,7 +30,7 @@ def projected(x, layers):
 def test_scd_equals_its_formula():
     torch.manual_seed(0)
     options = SCDOptions(alpha=0.7, beta=0.03, off_diagonal=0.2, temperature=0.1, width=6)
-    term = SCD(options, SimpleNamespace(trained=SimpleNamespace(embedding_dim=4))).double().train()
+    term = SCD(options, SimpleNamespace(encoder=SimpleNamespace(embedding_dim=4))).double().train()
     z1, z2 = drawn(9, 4), drawn(9, 4, seed=1)
     found = term(Views({"anchor": z1, "positive": z2}), None).item()
     layers = [each.weight.detach().numpy() for each in term.projector if isinstance(each, nn.Linear)]
@@ -56,7 +56,7 @@ class Linear(nn.Linear):
 def test_the_momentum_queue_equals_its_definition():
     torch.manual_seed(1)
     trained = Linear().double()
-    method = Momentum(MomentumOptions(size=5, decay=0.9), SimpleNamespace(trained=trained)).double()
+    method = Momentum(MomentumOptions(size=5, decay=0.9), SimpleNamespace(encoder=trained)).double()
     average, queue, texts = trained.weight.detach().numpy().copy(), np.zeros((0, 4)), []
     for number in range(4):
         x = drawn(3, 3, seed=number)
@@ -96,7 +96,7 @@ def test_the_momentum_encoder_has_an_averaged_head_or_the_current_one(variant):
     torch.manual_seed(1)
     trained = Linear().double()
     trained.head = nn.Sequential(nn.Linear(4, 4).double(), nn.Tanh())
-    method = Momentum(MomentumOptions(size=3, decay=0.9, variant=variant), SimpleNamespace(trained=trained)).double()
+    method = Momentum(MomentumOptions(size=3, decay=0.9, variant=variant), SimpleNamespace(encoder=trained)).double()
     body, head = trained.weight.detach().numpy().copy(), trained.head[0].weight.detach().numpy().copy()
     bias = trained.head[0].bias.detach().numpy().copy()
     for number in range(4):
@@ -117,7 +117,7 @@ def test_the_momentum_encoder_has_an_averaged_head_or_the_current_one(variant):
 @pytest.mark.parametrize("warmup", [False, True])
 def test_ema_equals_its_recursion_and_is_used_only_in_evaluation(warmup):
     trained = Linear().double()
-    method = EMA(EMAOptions(decay=0.8, warmup=warmup), SimpleNamespace(trained=trained)).double()
+    method = EMA(EMAOptions(decay=0.8, warmup=warmup), SimpleNamespace(encoder=trained)).double()
     average = trained.weight.detach().numpy().copy()
     for number in range(1, 30):
         with torch.no_grad():
@@ -135,7 +135,7 @@ def test_ema_equals_its_recursion_and_is_used_only_in_evaluation(warmup):
 def test_augcse_classifies_edits_and_reverses_the_encoder_gradient(variant, side):
     from cse_papers.augcse import AugCSE, AugCSEOptions, OneOf, OneOfOptions, choices
 
-    context = Context()
+    context = TextContext()
     method = OneOf(OneOfOptions(edits=("crop", "aeda")), context)
     rows, draws = np.arange(200), Draws(1, 2)
     texts = ["one two three four five"] * 200
@@ -150,7 +150,7 @@ def test_augcse_classifies_edits_and_reverses_the_encoder_gradient(variant, side
     trained.tokenizer = SimpleNamespace(padding_side=side)
     term = AugCSE(
         AugCSEOptions(weight=0.5, reversal=2.0, variant=variant),
-        SimpleNamespace(trained=trained, shared=context.shared),
+        SimpleNamespace(encoder=trained, shared=context.shared),
     ).double()
     term.eval()  # without dropout
     anchor, positive = drawn(200, 4).requires_grad_(), drawn(200, 4, seed=1).requires_grad_()
@@ -194,7 +194,7 @@ def padded(rows, side):
 def test_substituted_words_are_the_most_likely_whole_words(masked_model, sample_rows):
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    method = Substitution(SubstitutionOptions(model=str(masked_model), share=0.2, length=60), Context())
+    method = Substitution(SubstitutionOptions(model=str(masked_model), share=0.2, length=60), TextContext())
     texts, rows = sample_rows[:12], np.arange(12)
     found = method(texts, rows, Draws(3, 1))
     assert found == method(texts, rows, Draws(3, 1))
@@ -221,7 +221,7 @@ def test_substituted_words_are_the_most_likely_whole_words(masked_model, sample_
 
 
 def test_every_word_is_substituted_equally_often(masked_model):
-    method = Substitution(SubstitutionOptions(model=str(masked_model), share=0.25), Context())
+    method = Substitution(SubstitutionOptions(model=str(masked_model), share=0.25), TextContext())
     rows = np.arange(2000)
     counts = np.zeros(4)
     texts = ["alpha beta gamma delta"] * 2000
@@ -237,7 +237,7 @@ def test_words_are_substituted_in_what_a_crop_leaves(masked_model, sample_rows):
     options = {"model": str(masked_model), "share": 0.2}
     texts, rows, draws = sample_rows[:12], np.arange(12), Draws(3, 1)
     cropped = Crop(CropOptions(0.3), None)(texts, rows, draws)
-    assert Substitution(SubstitutionOptions(**options, crop=0.3), Context())(texts, rows, draws) == Substitution(
-        SubstitutionOptions(**options), Context()
+    assert Substitution(SubstitutionOptions(**options, crop=0.3), TextContext())(texts, rows, draws) == Substitution(
+        SubstitutionOptions(**options), TextContext()
     )(cropped, rows, draws)
     assert all(len(short.split()) < len(text.split()) for short, text in zip(cropped, texts, strict=True))

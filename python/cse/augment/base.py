@@ -26,7 +26,7 @@ from ..options import WithOptions
 from ..rng import Draws as Draws
 
 if TYPE_CHECKING:
-    from ..context import Context
+    from ..context import TextContext
     from ..views import Role
 
 Rows = npt.NDArray[np.int64]
@@ -109,7 +109,7 @@ class TextMethod(WithOptions, ABC):
     warning: str = ""
     """A warning that is shown before training; set by the constructor."""
 
-    def __init__(self, options: Any, context: Context) -> None:
+    def __init__(self, options: Any, context: TextContext) -> None:
         self.options = options
 
     def describe(self) -> str:

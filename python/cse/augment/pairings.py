@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from ..data.words import cut_in_two
 from ..errors import InputError
 from ..options import Opt
 from .base import Draws, Example, Paired, Pairing
+
+if TYPE_CHECKING:
+    from ..context import TextContext
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Labelled(Pairing):
 
     summary = "labelled positives, and hard negatives, from --pairs FILE (supervised SimCSE)"
 
-    def __init__(self, options: Any, context: Any) -> None:
+    def __init__(self, options: Any, context: TextContext) -> None:
         super().__init__(options, context)
         if context.pairs is None:
             raise InputError("--positive labelled needs --pairs FILE, a table of two or three columns")
@@ -98,7 +101,7 @@ class Parallel(Pairing):
     Options = ParallelOptions
     summary = "positives from the same line of another file"
 
-    def __init__(self, options: ParallelOptions, context: Any) -> None:
+    def __init__(self, options: ParallelOptions, context: TextContext) -> None:
         super().__init__(options, context)
         if not options.file:
             raise InputError("--positive parallel: no file is named; give --set parallel.file=FILE")
@@ -148,7 +151,7 @@ class Spans(Pairing):
     Options = SpansOptions
     summary = "two random spans of the sentence, which may overlap (Contriever)"
 
-    def __init__(self, options: SpansOptions, context: Any) -> None:
+    def __init__(self, options: SpansOptions, context: TextContext) -> None:
         super().__init__(options, context)
         if options.max_span_words is not None and options.min_span_words > options.max_span_words:
             raise InputError(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ from annotated_types import Ge
 from ..errors import InputError
 from ..options import Opt
 from .base import Draws, Edit, Example, Paired, Pairing, Rows
+
+if TYPE_CHECKING:
+    from ..context import TextContext
 
 # Labels per text from which a column holds identifiers, and texts of a class below which labels hardly teach.
 IDS, FEW = 0.9, 7
@@ -69,7 +72,7 @@ class SameLabel(Pairing):
     rest: Edit | Pairing | None = None
     """The method that makes the positives of the rows without a label."""
 
-    def __init__(self, options: SameLabelOptions, context: Any) -> None:
+    def __init__(self, options: SameLabelOptions, context: TextContext) -> None:
         super().__init__(options, context)
         if context.classes is None:
             raise InputError("--positive same-label needs labels; use --labels COLUMN --learn instead")

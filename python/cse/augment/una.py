@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ from ..tfidf.options import Beta, Radius, Surface, check_radius
 from .base import Draws, Edit, Example
 from .options import UNAOptions as UNAOptions
 
+if TYPE_CHECKING:
+    from ..context import TextContext
+
 
 class UNA(Edit):
     """Generates one synthetic hard negative per sentence, at steps 0, ``every``, 2 * ``every`` and so on."""
@@ -26,8 +29,8 @@ class UNA(Edit):
     of_negatives = frozenset({"every", "use_as"})
     summary = "replaces words of high TF-IDF with words whose maximum TF-IDF in the corpus is similar (UNA)"
 
-    def __init__(self, options: UNAOptions, context: Any) -> None:
-        self.index = context.index_of(options.tokenizer)
+    def __init__(self, options: UNAOptions, context: TextContext) -> None:
+        self.index = context.open_index(options.tokenizer)
         if options.tokenizer not in (None, self.index.tokenizer):
             raise InputError(
                 f"--tfidf: the tokenizer of the index is {self.index.tokenizer}, but una.tokenizer requires "
@@ -98,7 +101,7 @@ class UDA(Edit):
     Options = UDAOptions
     summary = "replaces words of low TF-IDF, which carry little meaning (UDA)"
 
-    def __init__(self, options: UDAOptions, context: Any) -> None:
+    def __init__(self, options: UDAOptions, context: TextContext) -> None:
         self.index = context.index
         super().__init__(replace(options, radius=self.index.ranks(options.radius)), context)
 

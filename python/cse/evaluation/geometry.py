@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from ..data.corpus import HELD_OUT_WORDS, Corpus
 from ..data.words import cut_in_two
 from ..errors import InputError
 from ..identity import first_rows
+from ..options import NoOptions
 from ..ties import at_least
 from .base import (
     FEWEST,
@@ -107,7 +107,7 @@ class Geometry(Evaluation):
         "--data FILE.tsv (score, sentence1, sentence2)"
     )
 
-    def __init__(self, options: Any, data: str | None) -> None:
+    def __init__(self, options: NoOptions, data: str | None) -> None:
         super().__init__(options, data)
         self.pairs = read_pairs(needed(data, "a TSV file of score, sentence1, sentence2"))
         self.texts = list(dict.fromkeys([*self.pairs.left, *self.pairs.right]))
@@ -183,7 +183,7 @@ class SplitHalf(Evaluation):
         "mean reciprocal rank of half a sentence, with its other half as the query, on --data CORPUS; needs no labels"
     )
 
-    def __init__(self, options: Any, data: str | list[str] | None) -> None:
+    def __init__(self, options: SplitHalfOptions, data: str | list[str] | None) -> None:
         super().__init__(options, data)
         path = needed(data, "a corpus with one sentence per line")
         if not isinstance(path, str):
@@ -208,7 +208,7 @@ class SplitHalf(Evaluation):
 class PairSearch(Evaluation):
     """How often each text of a pair ranks the other first among all, on two lists of texts in memory."""
 
-    def __init__(self, options: Any, data: tuple[list[str], list[str]]) -> None:
+    def __init__(self, options: NoOptions, data: tuple[list[str], list[str]]) -> None:
         super().__init__(options, data)
         self.columns = data
 

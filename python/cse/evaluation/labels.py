@@ -304,7 +304,7 @@ class CrossFitted(Evaluation):
 
     by_labels, trains = True, True
 
-    def __init__(self, options: Any, data: list[Fold]) -> None:
+    def __init__(self, options: LabelsOptions, data: list[Fold]) -> None:
         super().__init__(options, data)
         self.folds, self.rows = [Labels(options, fold.texts) for fold in data], [fold.rows for fold in data]
 
@@ -378,7 +378,7 @@ class Labels(Evaluation):
         "regression (mean over five divisions into five folds)"
     )
 
-    def __init__(self, options: Any, data: str | LabelledTexts | None) -> None:
+    def __init__(self, options: LabelsOptions, data: str | LabelledTexts | None) -> None:
         super().__init__(options, data)
         if isinstance(data, LabelledTexts):
             self.texts = data

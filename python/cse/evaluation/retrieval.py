@@ -163,7 +163,7 @@ class Retrieval(Evaluation):
     ranks = True
     summary = "nDCG, MAP, MRR and recall on --data DIR with corpus, queries and qrels (BEIR or TREC files)"
 
-    def __init__(self, options: Any, data: str | None) -> None:
+    def __init__(self, options: RetrievalOptions, data: str | None) -> None:
         super().__init__(options, data)
         folder = Path(needed(data, "a folder with corpus, queries and qrels (BEIR or TREC files)"))
         self.only_judged = folder.is_file()

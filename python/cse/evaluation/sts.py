@@ -196,7 +196,7 @@ class STS(Evaluation):
         "Spearman's correlation on the STS tasks in --data DIR (sts12.test.tsv, ..., sickr.test.tsv), or on FILE.tsv"
     )
 
-    def __init__(self, options: Any, data: str | dict[str, Pairs] | None) -> None:
+    def __init__(self, options: STSOptions, data: str | dict[str, Pairs] | None) -> None:
         super().__init__(options, data)
         if isinstance(data, dict):
             self.tasks = in_memory(data)

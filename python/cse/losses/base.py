@@ -24,7 +24,7 @@ from ..options import WithOptions
 from ..views import BatchStep, Role, RowStep, Views
 
 if TYPE_CHECKING:
-    from ..context import Context
+    from ..context import ModelContext
 
 
 class LossTerm(WithOptions, nn.Module, ABC):
@@ -37,7 +37,7 @@ class LossTerm(WithOptions, nn.Module, ABC):
 
     Args:
         options: An instance of ``Options``.
-        context: The resources of the run; ``context.trained`` is the sentence encoder.
+        context: The resources of the run; ``context.encoder`` is the sentence encoder.
     """
 
     reads: ClassVar[frozenset[Role]] = frozenset(("anchor", "positive", "negative"))
@@ -56,7 +56,7 @@ class LossTerm(WithOptions, nn.Module, ABC):
     about: str = ""
     """What the term uses, for the header of the run, such as the pooling of a teacher; set by the constructor."""
 
-    def __init__(self, options: Any, context: Context) -> None:
+    def __init__(self, options: Any, context: ModelContext) -> None:
         super().__init__()
         self.options = options
         self.metrics: dict[str, Any] = {}

@@ -14,7 +14,7 @@ from .base import RowTerm
 from .options import TeacherOptions
 
 if TYPE_CHECKING:
-    from ..context import Context
+    from ..context import ModelContext
 
 # Rows of which the teacher's and the base model's vectors are compared to rotate one into the space of the other.
 ROWS = 2048
@@ -84,12 +84,12 @@ class Teacher(RowTerm):
     reads = frozenset({"anchor"})  # a positive may be of another row
     logged = ("cos_teacher",)
 
-    def __init__(self, options: TeacherOptions, context: Context) -> None:
+    def __init__(self, options: TeacherOptions, context: ModelContext) -> None:
         super().__init__(options, context)
-        encoder = context.trained
+        encoder = context.encoder
         if not options.model:
             raise InputError("--loss-term teacher needs an encoder to learn from; use --teacher MODEL instead")
-        if context.pairs is not None or context.corpus is None:
+        if context.pairs is not None:
             raise InputError("--teacher: belongs to a corpus of single texts, not to --pairs; omit one of them")
         if encoder.head is not None and not encoder.keep_head:
             raise InputError(

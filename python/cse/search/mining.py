@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..augment.pairings import Spans, SpansOptions
+from ..context import TextContext
 from ..errors import InputError
 from ..identity import Keys, first_rows, row_keys
 from ..rng import Draws
@@ -123,7 +124,7 @@ class QueryRows:
         draw = np.random.default_rng([self.seed, 2])
         own = draw.integers(len(filled), size=count)
         other = (own + draw.integers(1, len(filled), size=count)) % len(filled)
-        spans = Spans(SpansOptions(min_share=0.3, max_share=0.7, max_span_words=24), None)
+        spans = Spans(SpansOptions(min_share=0.3, max_share=0.7, max_span_words=24), TextContext())
         numbers = np.arange(count)
         pair = spans(index.texts(filled[own]), numbers, Draws(self.seed, 0))
         negative = spans(index.texts(filled[other]), numbers, Draws(self.seed, 1))

@@ -19,7 +19,6 @@ import numpy.typing as npt
 
 from .._core import hash_bytes
 from ..background import ProgressCallback
-from ..context import Context
 from ..data import readers, tables
 from ..data.classes import Classes, classes_of, likely_labels, read_classes
 from ..data.corpus import IN_MEMORY, Corpus, Split, hold_out
@@ -60,6 +59,7 @@ class TrainingData:
     folds: list[Fold] = field(default_factory=list)  # of the rows with labels, if all of these teach
     labels: str = ""  # a hash of the labels of all rows; "" without labels
     labelled_texts: Labelled | None = None  # what the classifier of the run is fitted to
+    classes: Classes | None = None  # the labels that teach
 
     @property
     def columns(self) -> list[Corpus]:
@@ -112,10 +112,9 @@ class TrainingData:
         anchors, positives = (corpus.take(rows) for corpus in self.labelled.corpora[:2])
         return [PairSearch(NoOptions(), (anchors, positives))] if len(rows) >= FEWEST else []
 
-    def taught(self, selecting: Sequence[str], classes: Classes | None) -> Taught:
-        """Returns what the encoder is taught: the texts that are trained on and those by which best/ is selected;
-        ``classes`` are the labels that teach."""
-        keys, rows = [each.row_keys() for each in self.columns], self.split.train
+    def taught(self, selecting: Sequence[str]) -> Taught:
+        """Returns what the encoder is taught: the texts that are trained on and those by which best/ is selected."""
+        keys, rows, classes = [each.row_keys() for each in self.columns], self.split.train, self.classes
         every = [*(each[rows] for each in keys), row_keys(selecting)]
         if classes is None:
             return Taught.by(np.concatenate(every), keys[0][:0])
@@ -123,7 +122,7 @@ class TrainingData:
         return Taught.by(np.concatenate(every), labelled, ((classes.column, len(labelled)),))
 
     def fingerprints(self, index: str | None, others: dict[str, str], model: str = "") -> dict[str, Any]:
-        """Returns what ``check_same`` compares in a resumed run; ``others`` are from ``Context.depends_on``, and
+        """Returns what ``check_same`` compares in a resumed run; ``others`` are from ``TextContext.depends_on``, and
         ``model`` is a hash of the files of the base model."""
         files = [[file.xxh3, file.rows, file.column] for corpus in self.columns for file in corpus.files]
         return {
@@ -216,17 +215,17 @@ def open_data(
     methods: declared.Methods,
     evaluation: declared.Evaluation,
     output: declared.Output,
-    context: Context,
+    index: RunIndex,
     progress: ProgressCallback,
     texts: Sequence[str] | None = None,
     labels: Sequence[Any] | None = None,
     left_out: npt.NDArray[np.int64] | None = None,
 ) -> TrainingData:
-    """Opens pairs or corpus, divides the rows, and sets ``corpus``, ``pairs`` and ``rows`` of ``context``.
+    """Opens pairs or corpus, from which ``index`` may be built, and divides the rows.
 
     Unless ``keep_duplicates`` is set, hard negatives that are texts of held-out rows are not used. ``labels`` has
-    the label of each text, "" for none. With ``learn``, ``classes`` is also set. ``left_out`` are rows of a corpus that
-    are not trained on, instead of the rows that judge by their labels.
+    the label of each text, "" for none. ``left_out`` are rows of a corpus that are not trained on, instead of the rows
+    that judge by their labels.
 
     Rows are held out in one of these ways: ``data.corpus.hold_out`` (the check for collapse, and pairs of ``--pairs``),
     ``evaluation.labels.choose_labelled`` and ``choose_folds`` (by their labels). ``selection.halve`` divides
@@ -238,7 +237,7 @@ def open_data(
         "threads": output.threads,
         "cache": settings.cache,
     }
-    labelled, rows, judged, unjudged, known = None, None, None, "", ""
+    labelled, rows, judged, unjudged, known, teach = None, None, None, "", "", None
     folds: list[Fold] = []
     found: Labelled | None = None
     if settings.pairs:
@@ -247,8 +246,8 @@ def open_data(
         )
         sentences, rows = labelled.anchors, labelled.complete()
     else:
-        index = None if settings.corpus else context.index
-        sentences = open_corpus(settings.corpus, settings.column, index, progress, texts, **reading)
+        indexed = None if settings.corpus else index.of(None)
+        sentences = open_corpus(settings.corpus, settings.column, indexed, progress, texts, **reading)
     count = 0 if labelled is None else labelled.left_out  # by --where or --min-score
     if evaluation.labels is not None:
         from ..classifier.labelled import labelled_texts
@@ -280,16 +279,16 @@ def open_data(
                 found = labelled_texts(sentences, classes, [chosen] if len(chosen) else [], "held out")
         rows, count = np.setdiff1d(sentences.filled(), chosen, assume_unique=True), len(chosen)
         if methods.learn:
-            context.classes = classes.only(rows)
+            teach = classes.only(rows)
     others = [] if labelled is None else [labelled.positives]
-    teaching = None if context.classes is None else context.classes.of_rows >= 0
+    teaching = None if teach is None else teach.of_rows >= 0
     split = hold_out(sentences, output.seed, not evaluation.dev, rows, others, teaching)
     if labelled is not None and not methods.keep_duplicates:
         labelled = labelled.without(split)
     split = replace(split, blank=split.blank - count)
-    context.corpus, context.pairs, context.rows = sentences, labelled, split.train
+    index.corpus = sentences
     likely = likely_labels(sentences) if evaluation.labels is None and labelled is None else {}
-    return TrainingData(sentences, labelled, split, reading, judged, unjudged, likely, folds, known, found)
+    return TrainingData(sentences, labelled, split, reading, judged, unjudged, likely, folds, known, found, teach)
 
 
 def open_corpus(
@@ -362,15 +361,23 @@ class RunIndex:
     named: bool
     """Whether the run has files, pairs or texts of its own; otherwise, it is trained on the files of the index."""
     filters: dict[str, Any]  # the arguments min_df and max_terms of TfidfIndex.open
-    context: Context
+    corpus: Corpus | None = field(default=None, init=False)
+    """The sentences of the run, set by ``open_data``; None before, when only an index of files can be opened."""
+    used: TfidfIndex | None = field(default=None, init=False)  # the index, once a method has asked for it
     built: TfidfIndex | None = field(default=None, init=False)  # the index that was built for the run, without filters
     facts: dict[str, str] = field(default_factory=dict, init=False)
     """What the header of the run says about the index, if anything."""
     sha256: str | None = field(default=None, init=False)  # hash of the file of the index that is used; None if none is
 
-    def open(self, tokenizer: str | None) -> TfidfIndex:
-        """Returns the index; raises ``InputError`` if it cannot be opened, or if the corpus is too large to index."""
-        corpus, stored = self.context.corpus, self.run / FOLDER if self.run else None
+    def of(self, tokenizer: str | None) -> TfidfIndex:
+        """Returns the index, which is opened or built at the first call; ``tokenizer`` is that of an index that is
+        built (None: the default). Raises ``InputError`` if it cannot be opened, or if the corpus is too large."""
+        if self.used is None:
+            self.used = self._open(tokenizer)
+        return self.used
+
+    def _open(self, tokenizer: str | None) -> TfidfIndex:
+        corpus, stored = self.corpus, self.run / FOLDER if self.run else None
         if self.given is not None or not self.named:
             return self._opened(Path(self.given or FOLDER))
         if stored is not None and has_index(stored):
@@ -389,10 +396,9 @@ class RunIndex:
 
     def check(self) -> None:
         """Raises ``InputError`` if the index has an older state of a corpus file; notes if it is of other files."""
-        corpus = self.context.corpus
-        if corpus is None or not self.context.index_is_used or self.built is not None:
+        corpus, index = self.corpus, self.used
+        if corpus is None or index is None or self.built is not None:
             return
-        index = self.context.index
         check_indexed(corpus, index)
         if index.files and not {file.xxh3 for file in corpus.files} <= {file.xxh3 for file in index.files}:
             names = ", ".join(file.path for file in index.files[:3])
@@ -421,14 +427,12 @@ class RunIndex:
 
 
 def open_index(
-    settings: declared.Data, methods: declared.Methods, folder: Path | None, context: Context, in_memory: bool = False
+    settings: declared.Data, methods: declared.Methods, folder: Path | None, in_memory: bool = False
 ) -> RunIndex:
-    """Returns the TF-IDF index of a run, which is opened or built when a method first asks ``context`` for it;
-    ``folder`` is the folder of a resumed run, and ``in_memory`` whether its texts are."""
+    """Returns the TF-IDF index of a run, which is opened or built when a method first asks for it; ``folder`` is the
+    folder of a resumed run, and ``in_memory`` whether its texts are."""
     named = bool(settings.corpus or settings.pairs or in_memory)
-    index = RunIndex(settings.tfidf, folder, named, {"min_df": methods.min_df, "max_terms": methods.max_terms}, context)
-    context.open_index = index.open
-    return index
+    return RunIndex(settings.tfidf, folder, named, {"min_df": methods.min_df, "max_terms": methods.max_terms})
 
 
 def _is_of(corpus: Corpus, tokenizer: str | None) -> bool:

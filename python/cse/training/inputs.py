@@ -7,7 +7,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..context import Context
 from ..encoder import taught
 from ..encoder.taught import SEEN, Taught, taught_of
 from ..errors import InputError, RunError, sentence
@@ -32,19 +31,18 @@ class Inputs:
     config: TrainConfig
     evaluated: EvaluationData
     data: TrainingData
-    context: Context
 
     @classmethod
     def of(cls, run: str) -> Inputs:
-        config, context = TrainConfig.from_toml(Path(run) / CONFIG), Context()
+        config = TrainConfig.from_toml(Path(run) / CONFIG)
 
         def group(kind: type[T]) -> T:
             return kind(**{option.name: getattr(config, option.name) for option in options_of(kind)})
 
         data, methods, evaluation = group(Data), group(Methods), group(Evaluation)
         try:
-            open_index(data, methods, Path(run), context)
-            opened = open_data(data, methods, evaluation, group(Output), context, lambda *_: None)
+            index = open_index(data, methods, Path(run))
+            opened = open_data(data, methods, evaluation, group(Output), index, lambda *_: None)
         except FileNotFoundError as error:
             raise InputError(
                 f"{run}: {error.filename}, which its {CONFIG} names, is not here; change to the folder in which the "
@@ -52,7 +50,7 @@ class Inputs:
             ) from None
         whole = is_published((config.given or {}).get("preset"))
         judging = open_evaluation(evaluation, config.options, data.column, whole)
-        return cls(run, config, judging, opened, context)
+        return cls(run, config, judging, opened)
 
     @cached_property
     def judge(self) -> Judge:
@@ -61,7 +59,7 @@ class Inputs:
     @property
     def taught(self) -> Taught:
         """What the encoder of the run was taught, without what had taught its base and its teachers."""
-        return self.data.taught(self.evaluated.selecting, self.context.classes)
+        return self.data.taught(self.evaluated.selecting)
 
     def models(self) -> list[str]:
         """Returns the names of the base model, of a second encoder, and of the models that methods name."""

@@ -17,7 +17,7 @@ from .._core import hash_bytes
 from ..augment import AUGMENTATIONS, LABELS_POSITIVE
 from ..augment.base import Draws, Edit, Example, Pairing, TextMethod, View
 from ..background import ProgressCallback
-from ..context import Context
+from ..context import ModelContext, TextContext
 from ..encoder import prompts
 from ..encoder.device import describe_device, pick_device, pick_precision, set_threads
 from ..encoder.resolve import Source, find_model, hashed_files
@@ -33,10 +33,11 @@ from ..losses.options import ContrastiveOptions
 from ..options import parse_options
 from ..registry import Registry
 from ..tfidf.pieces import Pieces
+from ..views import rates_of
 from .batches.checks import check_learnable, examine
 from .batches.texts import Batches, Order, PartnerViews
 from .batches.tokens import open_tokens
-from .data import TrainingData, open_data, open_index
+from .data import RunIndex, TrainingData, open_data, open_index
 from .folder.outputs import choose_folder, named_folder
 from .inputs import taught_by_model
 from .judging import Judge, accents
@@ -48,7 +49,7 @@ from .settings.given import TrainConfig
 from .settings.presets import is_published
 from .settings.resolve import Resolved, resolve
 from .step.acceleration import accelerate, has_no_dropout
-from .step.encode import Forward, rates_of
+from .step.encode import Forward
 from .step.optimiser import Schedule, build_optimizer
 from .step.ranks import World
 from .step.state import Modules, TrainState
@@ -93,18 +94,29 @@ def prepare(
     settings = resolve(given, find)
     model, methods, seed = settings.model.model, settings.methods, settings.output.seed
     device, precision, reason = pick_compute(settings.output, settings.optimisation, world)
-    context = Context(device=device, part=world.part, model=model, progress=progress, cache=settings.data.cache)
+    index = open_index(settings.data, methods, folder, in_memory=texts is not None)
+    whole = is_published(settings.given.get("preset"))
+    evaluated = open_evaluation(settings.evaluation, settings.options, settings.data.column, whole)
+    groups = (settings.data, methods, settings.evaluation, settings.output)
+    data = open_data(*groups, index, progress, texts, labels, left_out)
+    context = TextContext(
+        open_index=index.of,
+        corpus=data.corpus,
+        pairs=data.labelled,
+        classes=data.classes,
+        rows=data.split.train,
+        model=model,
+        device=device,
+        part=world.part,
+        progress=progress,
+        cache=settings.data.cache,
+    )
     for path in methods.imports:
         context.depends_on(path)
     for path in (judge.partition("=")[2] for judge in settings.evaluation.judges):
         for file in sorted(contents(Path(path))) if Path(path).is_dir() else [""]:
             if Path(path).exists():
                 context.depends_on(Path(path, file) if file else path)
-    index = open_index(settings.data, methods, folder, context, in_memory=texts is not None)
-    whole = is_published(settings.given.get("preset"))
-    evaluated = open_evaluation(settings.evaluation, settings.options, settings.data.column, whole)
-    groups = (settings.data, methods, settings.evaluation, settings.output)
-    data = open_data(*groups, context, progress, texts, labels, left_out)
     if (
         settings.contrastive.hard_negative_weight != 1
         and data.labelled is not None
@@ -119,8 +131,8 @@ def prepare(
     index.check()
     order = build_order(settings, data, positive)
     check_learnable(order, data.corpus, (methods.positive, positive), negatives)
-    context.used_rows, context.first_rows = order.used_rows, order.first_rows
-    built, encoding = build_modules(settings, find, context, create, world.rank)
+    built, encoding = build_modules(settings, find, context, order, world.rank)
+    check_used(built, index, settings)
     duplicates = methods.keep_duplicates
     rows = Batches(order, data.corpus, positive, [*negatives.values()], duplicates, world.part, **encoding)
     used = {methods.positive: positives[methods.positive], **negatives, **positives, **built.by_name}
@@ -132,7 +144,7 @@ def prepare(
     against = settings.evaluation.against
     models = dict.fromkeys(filter(None, (settings.model.model, methods.positive_encoder, against, *context.models)))
     earlier = {name: taught_by_model(name) for name in models if name != "copy"}
-    own = data.taught(evaluated.selecting, context.classes)
+    own = data.taught(evaluated.selecting)
     judge = Judge.of(evaluated, data, own, earlier, against)
     taught = own.after(earlier.values())
     declare(built.encoder.backbone.config, taught.columns)
@@ -233,7 +245,7 @@ def describe(
 
 
 def build_modules(
-    settings: Resolved, find: Callable[[str], Source], context: Context, create: Create, rank: int
+    settings: Resolved, find: Callable[[str], Source], given: TextContext, order: Order, rank: int
 ) -> tuple[Modules, Encoding]:
     """Loads the encoder and creates the other modules; returns them, and how they encode the batches.
 
@@ -243,7 +255,9 @@ def build_modules(
     torch.manual_seed(seed)  # for the initial weights of new modules and, in training, for dropout
     source = find(model.model)
     loaded = load_encoder(source, model.pooler, keep_head=model.keep_head, eval_pooler=model.eval_pooler)
-    trained = context.encoder = loaded.to(context.device)
+    trained = loaded.to(given.device)
+    context = ModelContext.of(given, encoder=trained, used_rows=order.used_rows, first_rows=order.first_rows)
+    create = partial(create_method, settings.options, context)
     length, most = settings.data.max_length, trained.max_seq_length
     if length > most:
         raise InputError(f"--max-length: {length} is more than the {most} tokens of the model; lower it")
@@ -264,7 +278,6 @@ def build_modules(
         features=created(FEATURE_AUGMENTATIONS, methods.feature_augmentations),
         hooks=created(HOOKS, hooks.values()),
     )
-    check_used(built, context, settings.given, dropout)
     accelerate(built, context.device, compiled=settings.optimisation.compile)
     if rank:  # rank 0 continues after the initial weights
         torch.manual_seed(seed + 2**32 * rank)
@@ -296,7 +309,9 @@ def describe_steps(optimisation: Optimisation, rows: Batches, device: str) -> st
     return text
 
 
-def create_method(options: Mapping[str, Mapping[str, Any]], context: Context, table: Registry[Any], name: str) -> Any:
+def create_method(
+    options: Mapping[str, Mapping[str, Any]], context: TextContext, table: Registry[Any], name: str
+) -> Any:
     """Constructs a method with its options, which are given by name of the method."""
     method = table.get(name)
     return method(parse_options(name, method.Options, options.get(name, {})), context)
@@ -360,7 +375,7 @@ def make_examples(batches: Batches, methods: Mapping[str, TextMethod], positive:
 
 
 def loss_terms(
-    settings: Loss, contrastive: ContrastiveOptions, context: Context, create: Create
+    settings: Loss, contrastive: ContrastiveOptions, context: ModelContext, create: Create
 ) -> dict[str, LossTerm]:
     """Constructs the loss terms by name: the run's loss first, then the additional terms."""
     loss, names, terms = settings.loss, settings.loss_terms, {}
@@ -394,10 +409,10 @@ def describe_loss(settings: Resolved) -> str:
 
 
 def second_encoder(
-    name: str | None, model: Model, find: Callable[[str], Source], context: Context
+    name: str | None, model: Model, find: Callable[[str], Source], context: ModelContext
 ) -> SentenceEncoder | None:
     """Returns the separate encoder of the positives (a copy of the first encoder, or another model), or None."""
-    first = context.trained
+    first = context.encoder
     if name is None:
         return None
     if name == "copy":
@@ -414,25 +429,24 @@ def second_encoder(
     return second
 
 
-def check_used(
-    modules: Modules, context: Context, settings: Mapping[str, Any], dropout: Mapping[str, float | None]
-) -> None:
-    """Raises ``InputError`` for a setting that the user gave (``dropout``: by role) and that would have no effect."""
-    for role, rate in dropout.items():
+def check_used(modules: Modules, index: RunIndex, settings: Resolved) -> None:
+    """Raises ``InputError`` for a setting that the user gave and that would have no effect."""
+    methods = settings.methods
+    for role, rate in (("anchor", methods.anchor_dropout), ("positive", methods.positive_dropout)):
         encoder = modules.second or modules.encoder if role == "positive" else modules.encoder
         if rate is not None and not rates_of(encoder.backbone):
             raise InputError(
                 f"--{role}-dropout: {encoder.source.name} has no dropout that can be set; omit --{role}-dropout"
             )
-    if context.index_is_used and context.index.pieces is not None:
+    if index.used is not None and index.used.pieces is not None:
         model = modules.encoder.source.name
-        context.index.pieces.check_same(Pieces.of(modules.encoder.tokenizer, model), "--tfidf", model)
+        index.used.pieces.check_same(Pieces.of(modules.encoder.tokenizer, model), "--tfidf", model)
     for name, flag in (("min_df", "--min-df"), ("max_terms", "--max-terms")):
-        if settings.get(name) and not context.index_is_used:
+        if settings.given.get(name) and index.used is None:
             raise InputError(
                 f"{flag} selects terms of the TF-IDF index, which the run does not use; add a method that uses it, "
                 f"such as --una, or omit {flag}"
             )
-    if settings.get("keep_head") and modules.encoder.head is None:
+    if settings.given.get("keep_head") and modules.encoder.head is None:
         pooler = modules.encoder.training_pooler
         raise InputError(f"--keep-head: --pooler {pooler} has no MLP head to keep; use --pooler cls")
