@@ -1,4 +1,4 @@
-"""Base classes of feature methods, encoder methods and hooks, and LoRA. This module imports torch."""
+"""Base classes of feature methods, encoder methods and hooks; LoRA and frozen layers. This module imports torch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..encoder.modules import import_peft
 from ..errors import InputError, first_line
 from ..options import WithOptions
 from ..views import BatchStep as BatchStep
-from ..views import Role, embedding_output, parts_of
+from ..views import Role, embedding_output, parts_of, rates_of
 from ..views import RowStep as RowStep
 from ..views import Views as Views
-from .options import LoRAOptions
+from .options import LoRAOptions, UpperLayersOptions
 
 if TYPE_CHECKING:
-    from ..context import Context
+    from ..context import ModelContext
 
 
 class Method(WithOptions, nn.Module):
@@ -28,13 +28,13 @@ class Method(WithOptions, nn.Module):
 
     Args:
         options: An instance of ``Options``.
-        context: The resources of the run; ``context.trained`` is the sentence encoder.
+        context: The resources of the run; ``context.encoder`` is the sentence encoder.
     """
 
     recordable: ClassVar[bool] = False
     """See ``cse.losses.base.LossTerm.recordable``."""
 
-    def __init__(self, options: Any, context: Context) -> None:
+    def __init__(self, options: Any, context: ModelContext) -> None:
         super().__init__()
         self.options = options
 
@@ -63,7 +63,7 @@ class FeatureMethod(Method, ABC):
 class EncoderMethod(Method):
     """Base class of methods that change the encoder itself: its tokenizer, or its weights in training or evaluation.
 
-    The method is constructed once the encoder, ``context.trained``, is loaded, and may change it.
+    The method is constructed once the encoder, ``context.encoder``, is loaded, and may change it.
     """
 
     @classmethod
@@ -135,10 +135,10 @@ class LoRA(EncoderMethod):
     summary = "trains low-rank adapters instead of the weights (LoRA, with peft)"
     recordable = True
 
-    def __init__(self, options: LoRAOptions, context: Context) -> None:
+    def __init__(self, options: LoRAOptions, context: ModelContext) -> None:
         super().__init__(options, context)
         peft = import_peft(f"--lora {options.rank}")
-        encoder = context.trained
+        encoder = context.encoder
         source = encoder.source
         for folder in (Path(name) for name in (source.path, source.base) if name is not None):
             for path in sorted([*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]):
@@ -169,3 +169,25 @@ class LoRA(EncoderMethod):
     def implies(cls, options: Any) -> dict[str, Any]:
         """Returns a learning rate of 1e-4, higher than usual because B starts at 0; this rate was not tuned."""
         return {"lr": 1e-4}
+
+
+class UpperLayers(EncoderMethod):
+    """Trains only the last ``count`` layers of the transformer, and what comes after them.
+
+    The embedding layer and the layers below are frozen and have no dropout, so that a step needs no backward pass
+    through them. With all layers, or more, nothing is frozen.
+    """
+
+    Options = UpperLayersOptions
+    summary = "trains only the last layers of the transformer, which is faster (--upper-layers)"
+    recordable = True
+
+    def __init__(self, options: UpperLayersOptions, context: ModelContext) -> None:
+        super().__init__(options, context)
+        embedding, blocks = parts_of(context.encoder.backbone)
+        if options.count >= len(blocks):
+            return
+        for module in (embedding, *blocks[: -options.count]):
+            module.requires_grad_(False)
+            for owner, name, _ in rates_of(module):
+                setattr(owner, name, 0.0)

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from .base import BatchTerm, RowTerm
 from .options import KeepSimilaritiesOptions, MatryoshkaOptions, MLMOptions, parse_dims
 
 if TYPE_CHECKING:
-    from ..context import Context
+    from ..context import ModelContext
 
 
 class Matryoshka(BatchTerm):
@@ -34,9 +34,9 @@ class Matryoshka(BatchTerm):
     summary = "adds the run's contrastive loss on the first dimensions of the embeddings (Matryoshka)"
     recordable = True
 
-    def __init__(self, options: MatryoshkaOptions, context: Context) -> None:
+    def __init__(self, options: MatryoshkaOptions, context: ModelContext) -> None:
         super().__init__(options, context)
-        encoder = context.trained
+        encoder = context.encoder
         if encoder.head is not None and not encoder.keep_head:
             raise InputError(
                 "--dims would train the dimensions of the output of the MLP head, which is not saved; "
@@ -97,18 +97,19 @@ class KeepSimilarities(BatchTerm):
     recordable = True
     reads = frozenset({"anchor", "positive"})
 
-    def __init__(self, options: KeepSimilaritiesOptions, context: Context) -> None:
+    def __init__(self, options: KeepSimilaritiesOptions, context: ModelContext) -> None:
         super().__init__(options, context)
         self.base = context.base
 
     def forward(self, views: Views, step: BatchStep) -> Tensor:
-        assert step.encode is not None
         names = ("anchor", "positive")
         kept = {name: views.masks.get(name) for name in names}
         if views.taught is not None:
             kept = {name: views.valid(name) & ~views.taught for name in names}
         divergences = [
-            similarity_divergence(step.encode(name, self.base), views[name], self.options.temperature, kept[name])
+            similarity_divergence(
+                step.encode(name, self.base, rows=kept[name]), views[name], self.options.temperature, kept[name]
+            )
             for name in names
         ]
         total = torch.stack(divergences).mean()
@@ -158,9 +159,9 @@ class MLM(RowTerm):
     recordable = True
     reads = frozenset()
 
-    def __init__(self, options: MLMOptions, context: Any) -> None:
+    def __init__(self, options: MLMOptions, context: ModelContext) -> None:
         super().__init__(options, context)
-        encoder = context.trained
+        encoder = context.encoder
         self.model, untrained = encoder.masked_language_model()
         self._save_head = encoder.save_masked_language_model
         if untrained:

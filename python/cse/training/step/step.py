@@ -144,13 +144,22 @@ def batch_step(state: TrainState, inputs: Inputs, forward: Forward, world: World
     rates = {view.name: view.dropout for block in batch.blocks.values() for view in block.views}
     known: dict[tuple[str, Frozen | WithoutDropout], Tensor] = {}
 
-    def further_pass(name: str, encoder: Any = None) -> Tensor:
+    def further_pass(name: str, encoder: Any = None, rows: Tensor | None = None) -> Tensor:
         block = block_of.get(name, name)
         if not isinstance(encoder, (Frozen, WithoutDropout)):
             return embeddings(block, state.encoder if encoder is None else encoder, rates.get(name))
         if (block, encoder) not in known:
+            if rows is not None and forward.by_groups and world.size == 1:  # elsewhere, shapes are fixed
+                return some(block, encoder, rows)
             known[block, encoder] = embeddings(block, encoder)
         return known[block, encoder]
+
+    def some(block: str, model: Frozen | WithoutDropout, rows: Tensor) -> Tensor:
+        if not rows.any():  # one row, since some transformers reject empty batches
+            rows = torch.arange(len(rows)) == 0
+        chosen = {key: values[rows] for key, values in tokens[block].items()}
+        z = forward.run(model.embed, chosen, whole_rows=model.packs)
+        return z.new_zeros(len(rows), z.shape[1]).index_copy(0, rows.nonzero()[:, 0], z)
 
     def embeddings(block: str, model: Any, dropout: float | None = None) -> Tensor:
         if block in tokens:
