@@ -161,6 +161,23 @@ def test_similarities_are_kept_of_rows_without_a_label_only(learning):
     assert found > 1e-6
 
 
+@pytest.mark.parametrize("every", [2, 1])
+def test_the_base_model_encodes_only_the_rows_whose_similarities_are_kept(
+    learning, tmp_path, sample_rows, monkeypatch, every
+):
+    rows = [(text, "ab"[number // every % 2] if number % every == 0 else "") for number, text in enumerate(sample_rows)]
+    file = write_table(tmp_path / "some.csv", rows[:80])
+    run = prepare(learning.replace(corpus=file, batch_size=24, loss_terms=("keep-similarities",), folds=0))
+    (batch,) = first_batches(run)
+    base, encoded = run.state.terms["keep-similarities"].base, []
+    embed = base.model.embed
+    monkeypatch.setattr(base.model, "embed", lambda tokens: encoded.append(len(tokens["input_ids"])) or embed(tokens))
+    kept = propagate(run.state, batch, run.forward)["kept"].item()
+    without = sum(int(row) % every != 0 for row in batch.rows)
+    assert sum(encoded) == 2 * max(without, 1)  # of the anchors and of the positives
+    assert (kept == 0) == (without == 0)
+
+
 def test_what_cannot_teach_is_refused_and_few_texts_of_a_label_are_said(learning, tmp_path, sample_rows):
     def prepared(*values):
         file = write_table(tmp_path / "other.csv", [*zip(sample_rows, values, strict=False)])

@@ -186,6 +186,18 @@ def test_more_rows_are_held_out_if_most_labels_need_them_and_caps_are_said(tmp_p
     assert [note for note in capped.notes if "predicted from 50 of the" in note]
 
 
+def test_few_labels_judge_each_other_if_most_rows_have_none(tmp_path, sample_rows):
+    rows = [(text, str(number % 4) if number < 48 else "") for number, text in enumerate(sample_rows[:96])]
+    corpus, classes = labelled_corpus(tmp_path / "few.csv", rows)
+    found, held = choose_labelled(corpus, classes)
+    assert (len(found.texts), len(held), found.others) == (48, 48, [])
+    with pytest.raises(TooFewLabels):  # these labels also teach
+        choose_labelled(corpus, classes, rare=True)
+    more = labelled_corpus(tmp_path / "half.csv", rows[:95])
+    with pytest.raises(TooFewLabels, match="fewer than two classes have 10 of the 24 rows that would be held out"):
+        choose_labelled(*more)
+
+
 @pytest.mark.parametrize(
     ("counts", "most"), [((5000, 300, 40), 500), ((70, 60, 50, 40), 100), ((9, 8, 7), 20), ((30,) * 20, 95)]
 )

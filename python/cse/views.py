@@ -326,19 +326,6 @@ def parts_of(backbone: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
     return embedding, blocks[0]
 
 
-# Attributes that hold the dropout probability in attention modules without a dropout module (ModernBERT, Llama).
-RATES = ("attention_dropout", "dropout_rate")
-
-
-def rates_of(backbone: nn.Module) -> list[tuple[Any, str, float]]:
-    """Returns the dropout probabilities in a transformer: the module, the name of the attribute, and its value."""
-    rates: list[tuple[Any, str, float]] = []
-    for module in backbone.modules():
-        names = ("p",) if isinstance(module, nn.Dropout) else RATES
-        rates += [(module, name, getattr(module, name)) for name in names if isinstance(vars(module).get(name), float)]
-    return rates
-
-
 def first_position(backbone: nn.Module) -> int:
     """Returns the position id of a transformer's first token: 0 or, in models like RoBERTa, the padding index + 1."""
     padding = getattr(getattr(parts_of(backbone)[0], "position_embeddings", None), "padding_idx", None)

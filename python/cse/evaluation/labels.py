@@ -183,8 +183,10 @@ def choose_labelled(
     """Chooses the texts of the smallest hashes to be judged by their labels, the others of which predict these; returns
     them and their rows. Of several shares, the first one is taken with which most of the classes that can have
     ``FEWEST`` of the chosen texts do; those with fewer neither judge nor predict, since a label of one text would
-    outweigh the others in ``neighbours``; with ``rare``, rows of these labels are also returned. With fewer than two
-    classes, raises ``TooFewLabels``."""
+    outweigh the others in ``neighbours``; with ``rare``, rows of these labels are also returned.
+
+    With fewer than two classes, all texts with labels judge each other if they are at most half of the texts of the
+    corpus, unless ``rare`` or other ``shares`` were given; else, raises ``TooFewLabels``."""
     rows, text, first, common = distinct_texts(corpus, classes)
     labels, apart = np.unique(classes.of_rows[first], return_inverse=True)[1], np.flatnonzero(~common)
     total, count, frequent = len(np.unique(labels)), 0, np.zeros(0, dtype=np.int64)
@@ -195,6 +197,8 @@ def choose_labelled(
         if 2 * len(frequent) > can:
             break
     if len(frequent) < 2:
+        if shares is SHARES and not rare and 2 * len(first) <= len(distinct(corpus)):
+            return choose_labelled(corpus, classes, (1.0,), most)
         held = "" if shares[0] == 1 else " that would be held out"
         raise TooFewLabels(
             f"--labels {classes.column}: fewer than two classes have {FEWEST} of the {count:,} rows{held}"

@@ -24,7 +24,7 @@ HOOKS: Registry[type[Hook]] = Registry("hook", "cse.hooks")
 ENCODER_METHODS: Registry[type[EncoderMethod]] = Registry(
     "encoder method",
     "cse.encoder_methods",
-    {"lora": "cse.hooks.base:LoRA", "upper-layers": "cse.hooks.base:UpperLayers"},
-    options={"lora": "cse.hooks.options:LoRAOptions", "upper-layers": "cse.hooks.options:UpperLayersOptions"},
+    {"lora": "cse.hooks.base:LoRA"},
+    options={"lora": "cse.hooks.options:LoRAOptions"},
 )
 """Methods that change the encoder, by name: ``cse train --encoder-method NAME``."""

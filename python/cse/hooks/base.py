@@ -1,4 +1,4 @@
-"""Base classes of feature methods, encoder methods and hooks; LoRA and frozen layers. This module imports torch."""
+"""Base classes of feature methods, encoder methods and hooks, and LoRA. This module imports torch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..encoder.modules import import_peft
 from ..errors import InputError, first_line
 from ..options import WithOptions
 from ..views import BatchStep as BatchStep
-from ..views import Role, embedding_output, parts_of, rates_of
+from ..views import Role, embedding_output, parts_of
 from ..views import RowStep as RowStep
 from ..views import Views as Views
-from .options import LoRAOptions, UpperLayersOptions
+from .options import LoRAOptions
 
 if TYPE_CHECKING:
     from ..context import ModelContext
@@ -169,25 +169,3 @@ class LoRA(EncoderMethod):
     def implies(cls, options: Any) -> dict[str, Any]:
         """Returns a learning rate of 1e-4, higher than usual because B starts at 0; this rate was not tuned."""
         return {"lr": 1e-4}
-
-
-class UpperLayers(EncoderMethod):
-    """Trains only the last ``count`` layers of the transformer, and what comes after them.
-
-    The embedding layer and the layers below are frozen and have no dropout, so that a step needs no backward pass
-    through them. With all layers, or more, nothing is frozen.
-    """
-
-    Options = UpperLayersOptions
-    summary = "trains only the last layers of the transformer, which is faster (--upper-layers)"
-    recordable = True
-
-    def __init__(self, options: UpperLayersOptions, context: ModelContext) -> None:
-        super().__init__(options, context)
-        embedding, blocks = parts_of(context.encoder.backbone)
-        if options.count >= len(blocks):
-            return
-        for module in (embedding, *blocks[: -options.count]):
-            module.requires_grad_(False)
-            for owner, name, _ in rates_of(module):
-                setattr(owner, name, 0.0)

@@ -1,4 +1,4 @@
-"""Options of LoRA and of frozen layers. This module does not import torch, so that the command line starts quickly."""
+"""Options of LoRA. This module does not import torch, so that the command line starts quickly."""
 
 from __future__ import annotations
 
@@ -30,20 +30,3 @@ class LoRAOptions:
     targets: Annotated[
         tuple[str, ...], Opt("last parts of the names of the layers to adapt, such as query; empty: all linear layers")
     ] = ()
-
-
-@dataclass(frozen=True)
-class UpperLayersOptions:
-    """Options of the upper layers."""
-
-    count: Annotated[
-        int,
-        Ge(1),
-        Opt(
-            "trains only the last COUNT layers of the transformer; the others are frozen, without dropout",
-            flag="--upper-layers",
-            metavar="COUNT",
-            default="off",
-            enables=True,
-        ),
-    ] = 3

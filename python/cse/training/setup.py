@@ -33,7 +33,6 @@ from ..losses.options import ContrastiveOptions
 from ..options import parse_options
 from ..registry import Registry
 from ..tfidf.pieces import Pieces
-from ..views import rates_of
 from .batches.checks import check_learnable, examine
 from .batches.texts import Batches, Order, PartnerViews
 from .batches.tokens import open_tokens
@@ -49,7 +48,7 @@ from .settings.given import TrainConfig
 from .settings.presets import is_published
 from .settings.resolve import Resolved, resolve
 from .step.acceleration import accelerate, has_no_dropout
-from .step.encode import Forward
+from .step.encode import Forward, rates_of
 from .step.optimiser import Schedule, build_optimizer
 from .step.ranks import World
 from .step.state import Modules, TrainState

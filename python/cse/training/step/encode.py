@@ -24,7 +24,7 @@ from ...encoder.device import autocast, copied_to, on_device
 from ...encoder.fast.lengths import GROUP, by_length, one_lookup
 from ...encoder.trained import SentenceEncoder
 from ...hooks.base import hooked
-from ...views import RowStep, Views, entry_keys, rates_of
+from ...views import RowStep, Views, entry_keys
 from ..batches.prepared import CLASSES, SENTENCES, Batch
 from .ranks import World
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 Draw = tuple[tuple[slice, ...], str, int]  # parts of the rows, purpose, and count of random numbers; see Inputs.uniform
 # Name of an additional input: the position of each row in the view, which selects the ``RowStep`` of a chunk.
 ROW = "row"
+# Attributes that hold the dropout probability in attention modules without a dropout module (ModernBERT, Llama).
+RATES = ("attention_dropout", "dropout_rate")
 
 
 class Inputs:
@@ -291,3 +293,12 @@ def with_dropout(model: Any, probability: float, tokens: dict[str, Tensor]) -> T
     with dropout_of(model.backbone, probability):
         z: Tensor = model.embed(tokens)
     return z
+
+
+def rates_of(backbone: nn.Module) -> list[tuple[Any, str, float]]:
+    """Returns the dropout probabilities in a transformer: the module, the name of the attribute, and its value."""
+    rates: list[tuple[Any, str, float]] = []
+    for module in backbone.modules():
+        names = ("p",) if isinstance(module, nn.Dropout) else RATES
+        rates += [(module, name, getattr(module, name)) for name in names if isinstance(vars(module).get(name), float)]
+    return rates
