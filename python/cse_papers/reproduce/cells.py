@@ -3,7 +3,8 @@
 A cell is one row with one seed and, if the columns stand for settings, one column. If the recipe names an encoder, the
 encoder is scored without training. ``FOLDER`` below is ``Cell.folder``, the same for all seeds. The file
 ``FOLDER/seed-N.json`` (``FOLDER/scores.json`` without training) is written when the cell is scored. An interrupted run
-stays in ``FOLDER/seed-N/`` and is resumed from its last checkpoint; ``FOLDER/seed-N.begun.json`` has its settings.
+stays in ``FOLDER/seed-N/`` and is resumed from its last checkpoint; so is one that ``cse train`` has made there with
+the same settings (``cse reproduce TABLE --print-commands``), which is kept.
 """
 
 from __future__ import annotations
@@ -179,13 +180,13 @@ def config_of(cell: Cell, inputs: Inputs, place: Path) -> TrainConfig:
         precision=inputs.precision,
         threads=inputs.threads,
     )
-    if index := _index_of(config):
+    if index := index_of(config):
         tokenizer, texts = index
         config = config.replace(tfidf=str(place / f"tfidf-{tokenizer}-{'-'.join(map(hash_file, texts))}"))
     return config
 
 
-def _index_of(config: TrainConfig) -> tuple[Any, list[str]] | None:
+def index_of(config: TrainConfig) -> tuple[Any, list[str]] | None:
     """Returns the tokenizer of the TF-IDF index of a run, and the files that it counts; None without UNA and UDA."""
     from cse.training.settings.resolve import with_preset
 
@@ -204,7 +205,7 @@ def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
     recipe, device = cell.recipe, pick_device(inputs.device)
     source = {} if recipe.encoder is not None else source_of(cell, inputs)
     dev = [] if recipe.preset is None else settings_of(cell, inputs)["dev"]
-    index = None if recipe.encoder is not None else _index_of(config_of(cell, inputs, Path()))
+    index = None if recipe.encoder is not None else index_of(config_of(cell, inputs, Path()))
     counted = index[1][1:] if index else []
     values: dict[str, Any] = {
         "preset": recipe.preset,
@@ -244,12 +245,12 @@ def hash_code(path: str) -> str:
 def read_cell(cell: Cell, inputs: Inputs, scorer: Scorer, place: Path) -> dict[str, Any] | None:
     """Returns the record of a cell, or that of an equal stored run (``Inputs.stored``); None if there is none."""
     now = identity(cell, inputs, scorer)
-    found = _read(cell.path(place), now, "the cell")
+    found = _read(cell.path(place), now)
     equal = (records.get((cell.row.name, cell.column, cell.seed)) for records in inputs.stored.values())
     return found or next((record for record in equal if record and record["identity"] == now), None)
 
 
-def _read(path: Path, now: Mapping[str, Any], what: str) -> dict[str, Any] | None:
+def _read(path: Path, now: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the record in a file, or None without a file; raises ``InputError`` if its identity is not ``now``."""
     if not path.exists():
         return None
@@ -262,7 +263,7 @@ def _read(path: Path, now: Mapping[str, Any], what: str) -> dict[str, Any] | Non
         name = next(key for key in sorted({*before, *now}) if before.get(key) != now.get(key))
         raise InputError(
             f"{path}: was made with {name} {before.get(name)}, not {now.get(name)}; choose another folder with -o, "
-            f"or remove {what}"
+            "or remove the cell"
         )
     return stored
 
@@ -281,10 +282,12 @@ def run_cell(
 
     recipe, started, used = cell.recipe, time.perf_counter(), time.process_time()
     made, seconds, steps = identity(cell, inputs, scorer), 0.0, 0
+    path = cell.path(place)
+    keep_models = keep_models or (path.with_suffix("") / "result.json").exists()  # made by cse train
     if recipe.encoder is not None:
         encoder = Encoder(encoder_of(recipe, inputs), pooler=recipe.pooler, device=inputs.device)
     else:
-        result = _train(cell, inputs, made, place, callback)
+        result = _train(cell, inputs, place, callback)
         seconds, steps = result.seconds, result.steps
         encoder = Encoder(result.folder / "best", device=inputs.device)
     trained = time.process_time()
@@ -304,19 +307,12 @@ def run_cell(
         "process_peak_bytes": peak_bytes(),
         "versions": {package: version(package) for package in ("cse", "torch", "transformers")},
     }
-    path = cell.path(place)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, dumps({**record, **({"draws": draws} if draws else {})}) + "\n")
-    finish(path, keep_models)
-    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
-    return stored
-
-
-def finish(path: Path, keep_models: bool) -> None:
-    """Removes what a stored cell no longer needs: its settings and, unless ``keep_models``, its run."""
     if not keep_models:
         shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-    path.with_suffix(".begun.json").unlink(missing_ok=True)
+    stored: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
+    return stored
 
 
 def peak_bytes() -> int:
@@ -325,24 +321,36 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024  # in bytes on macOS, in KiB elsewhere
 
 
-def _train(cell: Cell, inputs: Inputs, made: dict[str, Any], place: Path, callback: Callback | None) -> Any:
+def _train(cell: Cell, inputs: Inputs, place: Path, callback: Callback | None) -> Any:
     """Trains the encoder of a cell, from the last checkpoint of its run if there is one."""
     from cse.tfidf.index import TfidfIndex
-    from cse.training.folder.find import list_checkpoints
+    from cse.training.folder.find import CONFIG, list_checkpoints
     from cse.training.loop import resumed_config, train
 
-    folder = cell.path(place).with_suffix("")
-    begun = folder.with_name(f"{folder.name}.begun.json")
-    if folder.exists() and list_checkpoints(folder) and _read(begun, made, f"the run {folder}"):
+    folder, config = cell.path(place).with_suffix(""), config_of(cell, inputs, place)
+    if folder.exists() and list_checkpoints(folder):
+        _check_run(folder, config, type(config).from_toml(folder / CONFIG))
         return train(resumed_config(folder), callback, resume=folder)
     if folder.exists():
         shutil.rmtree(folder)  # left by a run that was killed before its first checkpoint
-    config = config_of(cell, inputs, place)
-    index = _index_of(config)
+    index = index_of(config)
     place.mkdir(parents=True, exist_ok=True)
     with locked(place, wait=True):  # other processes may need the same index
         if index and config.tfidf and not (Path(config.tfidf) / "index.safetensors").exists():
             TfidfIndex.build(index[1], tokenizer=index[0]).save(config.tfidf)
-    begun.parent.mkdir(parents=True, exist_ok=True)
-    write_text(begun, dumps({"identity": made}) + "\n")
     return train(config, callback)
+
+
+def _check_run(folder: Path, config: TrainConfig, stored: TrainConfig) -> None:
+    """Raises ``InputError`` if a run was given other values that affect what it computes. Files that have changed are
+    found when it is resumed."""
+    from cse.training.folder.stored import SAME_RESULTS
+    from cse.training.settings.flat import merge
+
+    now, before = merge(config.values()), merge(stored.given or stored.values())
+    names = sorted(name for name in {**now, **before}.keys() - SAME_RESULTS if now.get(name) != before.get(name))
+    if names:
+        raise InputError(
+            f"{folder}: was made with {names[0]} {before.get(names[0])}, not {now.get(names[0])}; choose another "
+            "folder with -o, or remove the run"
+        )

@@ -17,7 +17,9 @@ from cse.errors import InputError, RunError
 from cse.options import Device, Imports, Opt, Precision, Threads
 
 if TYPE_CHECKING:
+    from .effects import Laboratory
     from .suites import Row, Table
+    from .work import Work
 
 
 @command("reproduce", short_help="Reproduce a published table.")
@@ -74,6 +76,13 @@ def reproduce_command(
         ),
     ] = False,
     dry_run: Annotated[bool, Opt("Only print what would run, and the estimated cost.")] = False,
+    print_commands: Annotated[
+        bool,
+        Opt(
+            "Only print the commands that would make the runs which are not stored; their results are then read.",
+            excludes=("dry_run", "smoke", "small"),
+        ),
+    ] = False,
     base: Annotated[
         str | None,
         Opt("Train this model instead of those of the rows; effects makes a masked model otherwise.", "MODEL"),
@@ -186,6 +195,11 @@ def reproduce_command(
     inputs = replace(inputs, stored=sets)
     scorer = Scorer(published.suite, published.columns, inputs.data, inputs.partial, also)
     work = Work(published, rows, range(seeds or 1), inputs, scorer, place, keep_models, smoke, jobs)
+    if print_commands:
+        if lab is not None and base is None:
+            raise InputError("--print-commands: name the base of the laboratory with --base MODEL")
+        print_commands_of(lab, work, as_json)
+        return
     if lab is not None and not smoke:
         run_laboratory(lab, work, dry_run, shown)
         return
@@ -211,6 +225,22 @@ def reproduce_command(
     values = to_dict(published, rows, stored_cells, notes)
     printing.result(values, as_json, [markdown(published, rows, stored_cells, notes)])
     shown.write({published.name: flat(values)}, lambda: panels(published, rows, stored_cells))
+
+
+def print_commands_of(lab: Laboratory | None, work: Work, as_json: bool) -> None:
+    """Prints the commands of the cells that are not stored; of the laboratory, those at temperatures that are known."""
+    from .commands import listed
+    from .inputs import laboratory_inputs
+    from .work import with_teachers
+
+    cells = None
+    if lab is not None:
+        inputs = laboratory_inputs(work.inputs, work.place / "inputs", False, printing.say)
+        cells = lab.cells([row.name for row in work.rows], len(work.seeds), {})
+        cells, work = with_teachers(lab, cells, replace(work, inputs=inputs))
+    found = listed(work.plan(cells).wanted, work.inputs, work.scorer, work.place)
+    lines = [line for each in found for line in (f"# {each['cell']}", *each["commands"])]
+    printing.result({"cells": found}, as_json, lines)
 
 
 def show_list(table: Table | None, as_json: bool) -> None:

@@ -26,7 +26,7 @@ def key_of(record: dict[str, Any]) -> Key:
 def read_folder(place: Path) -> Records:
     """Returns the records of the cells in a folder."""
     paths = [*place.glob("*/scores.json"), *place.glob("*/seed-*.json")]
-    records = [json.loads(path.read_text(encoding="utf8")) for path in sorted(paths) if ".begun" not in path.name]
+    records = [json.loads(path.read_text(encoding="utf8")) for path in sorted(paths)]
     return {key_of(record): record for record in records}
 
 

@@ -25,7 +25,7 @@ from cse.errors import RunError
 from cse.io import write_text
 from cse.progress import progress_of
 
-from .cells import Cell, Plan, cells_of, config_of, finish, read_cell, run_cell
+from .cells import Cell, Plan, cells_of, config_of, read_cell, run_cell
 from .effects import Laboratory, Printed
 from .inputs import SAME_SHAPE, TRAINED, Inputs, is_made, laboratory_inputs
 from .measured import Results, chosen_by, markdown, order_panel, tables_of
@@ -77,10 +77,6 @@ def run(chosen: Plan, work: Work) -> set[str]:
     failed: set[str] = set()
     faults: list[str] = []
     set_threads(work.inputs.threads)
-    for begun in work.place.glob("*/*.begun.json"):
-        path = begun.with_name(f"{begun.name.removesuffix('.begun.json')}.json")
-        if path.exists():  # the process was killed after it had stored the cell
-            finish(path, work.keep_models)
     for number, (cell, finished) in enumerate(outcomes(chosen.wanted, work), 1):
         named = f"{number:,} of {len(chosen.wanted):,}, {cell.name}: " if work.jobs > 1 else ""
         try:
@@ -276,12 +272,27 @@ def run_laboratory(lab: Laboratory, work: Work, dry_run: bool, shown: Shown) -> 
     show_tables(lab, {"": results.records}, shown, work.inputs.stored)
 
 
+def encoders_of(lab: Laboratory, cells: Sequence[Cell], work: Work) -> dict[str, Path]:
+    """Returns the folders of the encoders of rows that other rows need, by the name of the placeholder."""
+    return {name: cell.path(work.place).with_suffix("") / "best" for name, cell in lab.teachers(cells).items()}
+
+
+def with_files(work: Work, encoders: Mapping[str, Path]) -> Work:
+    files = {**work.inputs.files, **{name: str(folder) for name, folder in encoders.items()}}
+    return replace(work, inputs=replace(work.inputs, files=files))
+
+
+def with_teachers(lab: Laboratory, cells: Sequence[Cell], work: Work) -> tuple[list[Cell], Work]:
+    """Returns the cells after those whose encoders they need, and the work with the folders of these."""
+    teachers = [*lab.teachers(cells).values()]
+    others = [cell for cell in cells if cell not in teachers]
+    return [*teachers, *others], with_files(work, encoders_of(lab, cells, work))
+
+
 def run_cells(lab: Laboratory, work: Work, cells: Sequence[Cell], dry_run: bool) -> Results:
     """Runs the cells that are not stored, after those whose encoders they need; returns all records."""
-    teachers = lab.teachers(cells)
-    encoders = {name: cell.path(work.place).with_suffix("") / "best" for name, cell in teachers.items()}
-    files = {**work.inputs.files, **{name: str(folder) for name, folder in encoders.items()}}
-    work = replace(work, inputs=replace(work.inputs, files=files))
+    teachers, encoders = lab.teachers(cells), encoders_of(lab, cells, work)
+    work = with_files(work, encoders)
     chosen = work.plan(cells)
     announce(chosen, work, dry_run)
     if not dry_run:
