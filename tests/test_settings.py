@@ -80,6 +80,17 @@ def test_the_preset_encoder_equals_the_defaults_of_the_family_encoder():
         assert {**preset.values(), "options": {}} == {**own.values(), "options": {}}
         assert {**own.options, **preset.options} == own.options
         assert {preset.methods.positive, *preset.methods.negatives} - {"labelled"} <= set(preset.options)
+    declared = resolved(TrainConfig(preset="encoder", model="m"), "encoder", "cls")
+    assert declared.model.pooler == "cls"
+    assert resolved(TrainConfig(preset="encoder", model="m", pooler="max"), "encoder", "cls").model.pooler == "max"
+
+
+def test_the_documented_default_of_a_family_is_that_of_a_run_without_further_settings():
+    for family in FAMILIES:
+        values = resolved(TrainConfig(model="m"), family).values()
+        for name in COMMON.keys() | FAMILIES[family].keys() - {"spans", "una"}:
+            known = dict(described(name, SETTINGS[name].default))
+            assert values[name] == known.get(family, known[""]), (family, name)
 
 
 RELEASED = {

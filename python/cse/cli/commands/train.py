@@ -77,14 +77,12 @@ def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _by_situation(name: str, default: Any) -> str:
     """Returns the default, then others with where they apply: ``5e-05; 3e-05 for bert-base``."""
+    (_, first), *others = described(name, default)
     values: dict[str, list[str]] = {}
-    for words, value in described(name, default):
-        values.setdefault(printing.plain(value), []).append(words)
-    shown = []
-    for value, places in values.items():
-        where = ", ".join(place if place.startswith("with") else f"for {place}" for place in places if place)
-        shown.append(f"{value} {where}" if places[0] and value else value)
-    return "; ".join(filter(None, shown))
+    for words, value in others:
+        values.setdefault(printing.plain(value), []).append(words if words.startswith("with") else f"for {words}")
+    shown = [f"{value} {', '.join(places)}" for value, places in values.items() if value]
+    return "; ".join(filter(None, [printing.plain(first), *shown]))
 
 
 class ConsoleCallback(ProgressCallback):

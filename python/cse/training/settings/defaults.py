@@ -76,9 +76,9 @@ ONLY_TEACHER: dict[str, Any] = {
     "weight_decay": 0.0,
     "merge_with_base": 0.0,
 }
-"""Defaults of sentence encoders that learn the vectors of a teacher alone."""
+"""Defaults of sentence encoders that learn the vectors of a teacher alone; to other models, a teacher adds a term."""
 
-# A loss, a temperature and a schedule that suit texts that are not close before training.
+# A temperature and a schedule that suit texts that are not close before training; the loss is the standard one.
 LEARN: dict[str, Any] = {
     "temperature": 0.05,
     "merge_with_base": 0.0,
@@ -111,6 +111,7 @@ def defaults(
         pooler: The pooling that the folder of the model declares; None: none.
     """
     values = dict(FAMILIES[family])
+    # Whether a sentence encoder learns from single texts, by the recipe of docs/training.md.
     recipe = family == "encoder" and not (pairs or published)
     if loss is None:
         loss = "standard" if learn or not recipe else TEACHER if teacher else "focal"
@@ -133,8 +134,8 @@ def defaults(
 
 
 SITUATIONS: dict[str, dict[str, Any]] = {
-    "with --loss focal": {"published": True, "loss": "focal"},
-    "without --pairs": {},
+    "with --loss standard": {"loss": "standard"},
+    "with --loss focal": {"loss": "focal"},
     "with --pairs": {"pairs": True},
     "with --teacher": {"teacher": True},
     "with --learn": {"learn": True},
@@ -156,7 +157,7 @@ def described(name: str, default: Any) -> list[tuple[str, Any]]:
     def all_of(**situation: Any) -> dict[str, Any]:
         return {family: value({**COMMON, **defaults(family, **situation)}) for family in FAMILIES}
 
-    usual = all_of(published=True)
+    usual = all_of()
     known = [*usual.values()]
     first = value(COMMON) if value(COMMON) is not None else max(known, key=known.count)
     found = [("", first), *((family, each) for family, each in usual.items() if each != first)]

@@ -81,18 +81,20 @@ def resolve(given: TrainConfig, find_model: Callable[[str], Source]) -> Resolved
     """
     config = with_preset(given)
     source = find_model(config.model)
+    given_values = config.given or {}
+    if given_values.get("preset") == "encoder" and given_values.get("pooler") is None and source.pooler:
+        config = config.copied(pooler=source.pooler)
     values = merge(config.values(), _derived(config, source.family, source.pooler), COMMON)
     terms = dict.fromkeys((*values.get("loss_terms", ()), *values.pop("more_loss_terms", ())))
     terms.pop(values["loss"], None)  # TEACHER, which may be the loss
     complete = TrainConfig(**values | {"loss_terms": tuple(terms)}, given=config.given)
-    assert config.given is not None
-    for problem in filter(None, without_effect(complete, {**config.options, **config.given.get("options", {})})):
+    for problem in filter(None, without_effect(complete, {**config.options, **given_values.get("options", {})})):
         raise InputError(problem)
     groups: dict[str, Any] = {
         group.__name__.lower(): group(**{option.name: getattr(complete, option.name) for option in options_of(group)})
         for group in GROUPS
     }
-    return Resolved(**groups, options=complete.options, given=config.given)
+    return Resolved(**groups, options=complete.options, given=given_values)
 
 
 def with_preset(config: TrainConfig) -> TrainConfig:
