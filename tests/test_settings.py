@@ -99,7 +99,9 @@ RELEASED = {
     # yym6472/ConSERT: scripts/unsup-consert-base.sh, main.py, SentenceTransformer.fit (weight decay, warm-up);
     # max_grad_norm is 1 / (2 * 0.15), from --cl_rate 0.15 and a sum over two directions
     "consert-bert-base": {"pooler": "avg", "eval_pooler": "avg_top2", "warmup": 0.1, "weight_decay": 0.01,
-                          "patience": 10, "max_grad_norm": pytest.approx(1 / 0.3)},
+                          "patience": 10, "max_grad_norm": pytest.approx(1 / 0.3), "epochs": 10, "anchor_dropout": 0.0},
+    "consert-bert-large": {"anchor_hook": None, "positive_hook": "token-shuffle", "anchor_dropout": None,
+                           "epochs": 25, "eval_every": 100, "max_length": 64, "batch_size": 96, "lr": 5e-7},
     # SAP-samples/acl2022-self-contrastive-decorrelation: README.md, train.py (pooler_type, projector)
     "scd-bert-base": {"eval_every": 250, "pooler": "cls_before_pooler", "batch_size": 192, "scd.width": 4096},
     # caskcsg/sentemb: ESimCSE/run.sh
