@@ -32,6 +32,7 @@ import argparse
 import contextlib
 import gc
 import json
+import math
 import os
 import re
 import subprocess
@@ -234,8 +235,6 @@ class Bench:
 
     def rates(self) -> dict[str, float]:
         """Returns the number of matrix parameters of the model, and the measured FLOP/s of a matrix product."""
-        from cse_papers.reproduce.work import matrix_rate
-
         encoder, _ = systems.load(self.model, "cpu")
         return {"parameters": systems.matrix_parameters(encoder), "flops": matrix_rate(self.options.device)}
 
@@ -381,6 +380,22 @@ class Bench:
         print(f"losses of two processes: relative error {error:.2g}")
         assert error < 1e-2, f"losses of one and of two processes differ: {one}, {two}"
         return {"losses": [one, two], "largest_error": error}
+
+
+def matrix_rate(device: str) -> float:
+    """Measures the operations per second of a large matrix product, in the precision that ``auto`` selects."""
+    from cse.encoder.device import pick_device, pick_precision
+
+    name = pick_device(device)
+    dtype = torch.bfloat16 if pick_precision(name, "auto")[0] == "bf16" else torch.float32
+    size = 1024 if name == "cpu" else 8192
+    a = torch.randn(size, size, device=name, dtype=dtype)
+    best = math.inf
+    for _ in range(4):
+        started = time.perf_counter()
+        float((a @ a)[0, 0])  # waits for the device
+        best = min(best, time.perf_counter() - started)
+    return 2 * size**3 / best
 
 
 def kernels(profiler: Any, steps: int, on_gpu: bool) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from cse_papers.reproduce import base_file, effects, measured
 from cse_papers.reproduce.base_file import pack, unpack
 from cse_papers.reproduce.bootstrap import KEPT, TITLES, interval, rank_correlation, resampled
 from cse_papers.reproduce.cells import cells_of, hash_code
-from cse_papers.reproduce.inputs import Inputs, clean_files, laboratory_inputs, smoke_inputs
+from cse_papers.reproduce.inputs import Inputs, check_stored, clean_files, laboratory_inputs, smoke_inputs
 from cse_papers.reproduce.masked import make, weights_key
 from cse_papers.reproduce.results import changes_on_documents
 from cse_papers.reproduce.stored import read_folder, read_sets, write_sets
@@ -190,14 +190,14 @@ def test_stored_runs_name_their_base_and_sentences_and_others_are_refused(tmp_pa
     known = {"corpus": hash_file(str(tmp_path / "one.txt")), "model": "base"}
     stored = {"set": on("cpu", record("UNA", "0.05", 0, 60), **known)}
     inputs, said = Inputs(tmp_path, tmp_path / "one.txt", model=str(tmp_path / "base"), stored=stored), []
-    laboratory_inputs(inputs, tmp_path / "made", True, said.append)
+    laboratory_inputs(inputs, tmp_path / "made", said.append)
     assert not said
-    laboratory_inputs(replace(inputs, model=None), tmp_path / "made", True, said.append)
+    check_stored(replace(inputs, model=None), tmp_path / "made" / "sentences.txt", said.append)
     assert "began with a base of the hash base; --base names it" in said[0]
     with pytest.raises(InputError, match=f"were trained on {known['corpus']}; name that file, or omit --stored"):
-        laboratory_inputs(replace(inputs, corpus=tmp_path / "other.txt"), tmp_path / "new", True, print)
+        laboratory_inputs(replace(inputs, corpus=tmp_path / "other.txt"), tmp_path / "new", print)
     with pytest.raises(InputError, match="its weights have the hash other, but the runs of --stored began with base"):
-        laboratory_inputs(replace(inputs, model=str(tmp_path / "other")), tmp_path / "made", True, print)
+        laboratory_inputs(replace(inputs, model=str(tmp_path / "other")), tmp_path / "made", print)
 
 
 def test_the_order_over_all_sets_takes_each_system_from_the_set_with_most_seeds():
@@ -271,7 +271,7 @@ def test_a_setting_that_is_invalid_is_refused_before_the_base_is_made(tmp_path, 
     inputs = Inputs(tmp_path, tmp_path / "corpus.txt")
     work = Work(lab.table, lab.table.find_rows(["mine"]), [0], inputs, None, tmp_path / "out", False, False, 1)
     with pytest.raises(InputError, match="beta"):
-        run_laboratory(lab, work, False, Shown())
+        run_laboratory(lab, work, Shown())
 
 
 def small_record(row, tau, seed, value):
@@ -493,7 +493,7 @@ def test_a_row_of_a_user_is_run_beside_the_standard_loss_and_continued_after_a_k
 
         def printed(work):
             capsys.readouterr()
-            run_laboratory(lab, work, False, Shown(as_json=True))
+            run_laboratory(lab, work, Shown(as_json=True))
             said = capsys.readouterr()
             return json.loads(said.out), said.err
 
@@ -540,15 +540,15 @@ def test_an_interrupted_masked_model_continues_with_the_same_result(minilm, tmp_
 def test_the_laboratory_reads_the_first_sentences_of_a_corpus(tmp_path):
     (tmp_path / "corpus.txt").write_text("one\ntwo\n", encoding="utf8")
     inputs = Inputs(tmp_path, tmp_path / "corpus.txt", model="m")
-    found = laboratory_inputs(inputs, tmp_path / "made", False, print)
+    found = laboratory_inputs(inputs, tmp_path / "made", print)
     assert found.corpus.read_text(encoding="utf8") == "one\ntwo\n"
     assert found.files == {"base": "m"}
     for content, message in ((b"\xff\n", "is not UTF-8 text, or is damaged"), (b"\n", "has no sentence")):
         (tmp_path / "bad.txt").write_bytes(content)
         with pytest.raises(InputError, match=message):
-            laboratory_inputs(replace(inputs, corpus=tmp_path / "bad.txt"), tmp_path, False, print)
+            laboratory_inputs(replace(inputs, corpus=tmp_path / "bad.txt"), tmp_path, print)
     with pytest.raises(InputError, match="--corpus: name the file"):
-        laboratory_inputs(replace(inputs, corpus=None), tmp_path, False, print)
+        laboratory_inputs(replace(inputs, corpus=None), tmp_path, print)
 
 
 def test_losses_on_documents_are_compared_with_the_standard_loss_at_the_same_temperature():

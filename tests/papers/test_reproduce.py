@@ -323,22 +323,27 @@ def test_invalid_arguments_are_refused_with_a_message_of_one_line(cse_here, tmp_
     assert done.stderr.count("\n") == 1
 
 
-def test_a_dry_run_names_missing_files_estimates_the_cost_and_writes_nothing(minilm, cse_here, small, tmp_path):
+def test_commands_are_printed_with_the_files_that_rows_lack(minilm, cse_here, small, tmp_path):
     inputs, data = small("adapt-minilm"), tmp_path / "data"
     data.mkdir()
     for stem, (_, count) in TASKS.items():
         (data / f"{stem}.tsv").write_text("".join(f"{n % 6}\tone\tanother\n" for n in range(count)), encoding="utf8")
     for name in ("cranfield", "cacm"):
         (data / name).symlink_to(inputs.data / name)
-    given = ["--data", data, "--corpus", inputs.corpus, "--seeds", "2", "--dry-run", "--row"]
+    given = ["--data", data, "--corpus", inputs.corpus, "--seeds", "2", "--print-commands", "--row"]
     done = cse_here("reproduce", "una-table1", *given, "paraphrasing", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "paraphrasing, bert-base-uncased: needs --file paraphrases=PATH" in done.stderr
-    done = cse_here("reproduce", "adapt-minilm", *given, "standard", cwd=tmp_path)
+    assert not done.stdout.strip()
+    done = cse_here("reproduce", "adapt-minilm", *given, "standard", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "2 training runs: about" in done.stderr
-    assert "would run standard, minilm, seed 1" in done.stderr
+    first, second = json.loads(done.stdout)["cells"]
+    assert second["cell"] == "standard, minilm, seed 1"
+    assert [line.split()[:2] for line in first["commands"]] == [["cse", "train"], *[["cse", "eval"]] * 5]
     assert list(tmp_path.iterdir()) == [data]  # not even the index is written
+    done = cse_here("reproduce", "adapt-minilm", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--print-commands" in done.stderr
 
 
 def test_the_plot_of_a_table_has_a_panel_for_each_column(tmp_path):

@@ -112,6 +112,7 @@ def cli() -> None:
 REMOVED = {
     "--no-verify": "the checksum is always compared",
     "--verify": "the checksum is always compared",
+    "--dry-run": "cse reproduce TABLE --print-commands prints what would run",
     "--int8": "quantize_dynamic of onnxruntime writes 8-bit weights; see docs/with.md",
     "--mteb": "mteb.evaluate takes a cse.Encoder; see docs/with.md",
 }

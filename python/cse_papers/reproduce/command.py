@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import click
 from annotated_types import Ge, Le
 
 from cse.cli import printing
@@ -75,12 +73,11 @@ def reproduce_command(
             excludes=("data", "corpus", "pairs", "files", "dev", "smoke", "stored", "also"),
         ),
     ] = False,
-    dry_run: Annotated[bool, Opt("Only print what would run, and the estimated cost.")] = False,
     print_commands: Annotated[
         bool,
         Opt(
             "Only print the commands that would make the runs which are not stored; their results are then read.",
-            excludes=("dry_run", "smoke", "small"),
+            excludes=("smoke", "small"),
         ),
     ] = False,
     base: Annotated[
@@ -124,7 +121,7 @@ def reproduce_command(
     from .inputs import open_inputs, smoke_inputs
     from .stored import key_of, read_sets
     from .suites import Scorer, find_table
-    from .work import Shown, Work, announce, run, run_laboratory, show_domain, show_tables
+    from .work import Shown, Work, run, run_laboratory, show_domain, show_tables
 
     if names:
         printing.echo("\n".join(entry.name for entry in known_tables().values() if entry.suite))
@@ -175,8 +172,7 @@ def reproduce_command(
     settings: dict[str, Any] = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
     settings |= {"dev": dev, "device": device, "precision": precision, "model": base}
     settings["threads"] = threads or int(jobs > 1)
-    # A dry run leaves no files, but counts the rows of the corpora that are made of the evaluation data.
-    made = Path(click.get_current_context().with_resource(TemporaryDirectory()) if dry_run else place / "inputs")
+    made = place / "inputs"
     if lab is not None and base is not None and Path(base).suffix == ".zip":
         from .base_file import unpack
 
@@ -186,7 +182,7 @@ def reproduce_command(
 
         settings = {name: settings[name] for name in ("max_steps", "device", "model", "threads")}
         settings |= {"precision": precision, "seeds": seeds, "keep_models": keep_models, "jobs": jobs}
-        run_small(lab, small_work(lab, selected, place, made, **settings), dry_run, shown)
+        run_small(lab, small_work(lab, selected, place, made, **settings), shown)
         return
     if smoke:
         inputs = smoke_inputs(published, place / "smoke", device, settings["threads"])
@@ -201,12 +197,9 @@ def reproduce_command(
         print_commands_of(lab, work, as_json)
         return
     if lab is not None and not smoke:
-        run_laboratory(lab, work, dry_run, shown)
+        run_laboratory(lab, work, shown)
         return
     chosen = work.plan(None if lab is None else lab.trial([row.name for row in rows]))
-    announce(chosen, work, dry_run)
-    if dry_run:
-        return
     failed = run(chosen, work)
     from .results import flat, markdown, panels, to_dict, trial
 
@@ -235,7 +228,7 @@ def print_commands_of(lab: Laboratory | None, work: Work, as_json: bool) -> None
 
     cells = None
     if lab is not None:
-        inputs = laboratory_inputs(work.inputs, work.place / "inputs", False, printing.say)
+        inputs = laboratory_inputs(work.inputs, work.place / "inputs", printing.say)
         cells = lab.cells([row.name for row in work.rows], len(work.seeds), {})
         cells, work = with_teachers(lab, cells, replace(work, inputs=inputs))
     found = listed(work.plan(cells).wanted, work.inputs, work.scorer, work.place)

@@ -119,25 +119,21 @@ SHORT_CORPUS = 60_000
 """Number of sentences that the rows of the laboratory are trained on."""
 
 
-def laboratory_inputs(inputs: Inputs, place: Path, dry_run: bool, say: Callable[[str], None]) -> Inputs:
+def laboratory_inputs(inputs: Inputs, place: Path, say: Callable[[str], None]) -> Inputs:
     """Returns the inputs of the laboratory, with the first sentences of its corpus and with its base."""
     if inputs.corpus is None:
         raise InputError("--corpus: name the file of sentences to train on")
     short = written(place / "sentences.txt", first_sentences(inputs.corpus, SHORT_CORPUS))
     check_stored(inputs, short, say)
-    return with_base(replace(inputs, corpus=short), inputs.corpus, place, inputs.max_steps, dry_run, say)
+    return with_base(replace(inputs, corpus=short), inputs.corpus, place, inputs.max_steps, say)
 
 
-def with_base(
-    inputs: Inputs, corpus: Path, place: Path, steps: int | None, dry_run: bool, say: Callable[[str], None]
-) -> Inputs:
+def with_base(inputs: Inputs, corpus: Path, place: Path, steps: int | None, say: Callable[[str], None]) -> Inputs:
     """Returns inputs with the base: the model that they name, else the masked model that is made of ``corpus``."""
     from cse.encoder.device import pick_device
 
     base = inputs.model
-    if base is None and dry_run:
-        base = SAME_SHAPE
-    elif base is None:
+    if base is None:
         base = str(make(corpus, place, pick_device(inputs.device), steps, say))
     return replace(inputs, model=base, files={**inputs.files, BASE: base})
 

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -156,18 +155,14 @@ def panel(results: Results, note: str) -> Panel:
     return Panel(TITLE, note, draw)
 
 
-def run_small(lab: Laboratory, work: Work, dry_run: bool, shown: Shown) -> None:
+def run_small(lab: Laboratory, work: Work, shown: Shown) -> None:
     """Runs the cells of the chosen rows that are not stored, and prints the table; ``work.inputs`` has no base yet."""
     corpus = work.inputs.corpus
     assert corpus is not None
     cells = cells_of_rows(lab, [row.name for row in work.rows], work.seeds)
     check_settings(cells, work)
-    with TemporaryDirectory() as unkept:
-        folder = Path(unkept) if dry_run else work.place / "inputs"
-        inputs = with_base(work.inputs, corpus, folder, work.inputs.max_steps, dry_run, printing.say)
-        results = run_cells(lab, replace(work, inputs=inputs), cells, dry_run)
-    if dry_run:
-        return
+    inputs = with_base(work.inputs, corpus, work.place / "inputs", work.inputs.max_steps, printing.say)
+    results = run_cells(lab, replace(work, inputs=inputs), cells)
     head, rows = table(results)
     note = NOTE.format(steps=work.inputs.max_steps, judged=JUDGED)
     found = {"small": True, "note": note, "tables": {TITLE: {"columns": head, "rows": rows}}}

@@ -1,14 +1,12 @@
 """Plans and runs the cells of a command, in one process or several, and prints the tables of the laboratory.
 
-The plan says which cells (see ``cells``) are stored, which are to be run, and why the rest are left out. Before
-training, the number of runs, and their time and memory, are estimated.
+The plan says which cells (see ``cells``) are stored, which are to be run, and why the rest are left out.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import math
 import multiprocessing
 import re
 import time
@@ -17,13 +15,12 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from cse.cli import printing
 from cse.errors import RunError
 from cse.io import write_text
-from cse.progress import progress_of
+from cse.progress import duration, progress_of
 
 from .cells import Cell, Plan, cells_of, config_of, read_cell, run_cell
 from .effects import Laboratory, Printed
@@ -77,8 +74,9 @@ def run(chosen: Plan, work: Work) -> set[str]:
     failed: set[str] = set()
     faults: list[str] = []
     set_threads(work.inputs.threads)
+    began, total = time.monotonic(), len(chosen.wanted)
     for number, (cell, finished) in enumerate(outcomes(chosen.wanted, work), 1):
-        named = f"{number:,} of {len(chosen.wanted):,}, {cell.name}: " if work.jobs > 1 else ""
+        named = f"{number:,} of {total:,}, {cell.name}: " if work.jobs > 1 else ""
         try:
             record = finished()
         except Exception as error:  # whatever a method raises
@@ -95,10 +93,12 @@ def run(chosen: Plan, work: Work) -> set[str]:
         scores = ", ".join(
             f"{name if name != '*' else 'score'} {value:.2f}" for name, value in record["scores"].items()
         )
-        printing.say(f"  {named}{scores}; {record['seconds']:.0f} s")
+        left = (time.monotonic() - began) * (total - number) / number
+        rest = f"; about {duration(left)} left for {total - number:,} more" if number < total else ""
+        printing.say(f"  {named}{scores}; {record['seconds']:.0f} s{rest}")
     if faults and not work.smoke:
         raise RunError(
-            f"{len(faults)} of {len(chosen.wanted)} runs failed ({faults[0]}); the others are stored, and the same "
+            f"{len(faults)} of {total} runs failed ({faults[0]}); the others are stored, and the same "
             "command tries these again"
         )
     return failed
@@ -137,22 +137,6 @@ def outcomes(cells: Sequence[Cell], work: Work) -> Iterator[tuple[Cell, Callable
         for process in multiprocessing.active_children():
             process.terminate()
         pool.shutdown()
-
-
-def announce(chosen: Plan, work: Work, dry_run: bool) -> None:
-    """Prints the estimated time and memory of the training runs, if any, without loading weights."""
-    trained = [cell for cell in chosen.wanted if cell.recipe.encoder is None]
-    if trained and not work.smoke:
-        seconds, memory = estimate(trained, work.inputs, work.place)
-        hours = seconds / 3600
-        shown = f"{hours:,.1f} hours" if hours >= 1 else f"{math.ceil(seconds / 60)} minutes"
-        printing.say(
-            f"{len(trained):,} training runs: about {shown} in total and {memory / 1e9:.1f} GB of memory, estimated "
-            "from full batches of the longest rows, to within a factor of about two; fewer rows (--row NAME) and steps "
-            "(--max-steps N) take less"
-        )
-    for cell in chosen.wanted if dry_run else ():
-        printing.say(f"would run {cell.name}")
 
 
 # A number at the beginning of a cell, and its interval.
@@ -255,20 +239,16 @@ def check_settings(cells: Sequence[Cell], work: Work) -> None:
             resolve(config_of(cell, inputs, work.place), find)
 
 
-def run_laboratory(lab: Laboratory, work: Work, dry_run: bool, shown: Shown) -> None:
+def run_laboratory(lab: Laboratory, work: Work, shown: Shown) -> None:
     """Runs the cells of the chosen rows: those of all temperatures, then those of the best ones; prints the tables."""
     names = [row.name for row in work.rows]
     cells = lab.cells(names, len(work.seeds), {})
     check_settings(cells, work)
-    with TemporaryDirectory() as unkept:
-        folder = Path(unkept) if dry_run else work.place / "inputs"
-        work = replace(work, inputs=laboratory_inputs(work.inputs, folder, dry_run, printing.say))
-        results, known = Results(lab, {}), None
-        while cells != known:  # the best temperatures are known when the first cells are stored
-            results = run_cells(lab, work, cells, dry_run)
-            if dry_run:
-                return
-            known, cells = cells, lab.cells(names, len(work.seeds), results.best())
+    work = replace(work, inputs=laboratory_inputs(work.inputs, work.place / "inputs", printing.say))
+    results, known = Results(lab, {}), None
+    while cells != known:  # the best temperatures are known when the first cells are stored
+        results = run_cells(lab, work, cells)
+        known, cells = cells, lab.cells(names, len(work.seeds), results.best())
     show_tables(lab, {"": results.records}, shown, work.inputs.stored)
 
 
@@ -289,99 +269,17 @@ def with_teachers(lab: Laboratory, cells: Sequence[Cell], work: Work) -> tuple[l
     return [*teachers, *others], with_files(work, encoders_of(lab, cells, work))
 
 
-def run_cells(lab: Laboratory, work: Work, cells: Sequence[Cell], dry_run: bool) -> Results:
+def run_cells(lab: Laboratory, work: Work, cells: Sequence[Cell]) -> Results:
     """Runs the cells that are not stored, after those whose encoders they need; returns all records."""
     teachers, encoders = lab.teachers(cells), encoders_of(lab, cells, work)
     work = with_files(work, encoders)
     chosen = work.plan(cells)
-    announce(chosen, work, dry_run)
-    if not dry_run:
-        needed = {name for cell in chosen.wanted for name in cell.recipe.needs() if name.startswith(TRAINED)}
-        first = [teachers[name] for name in sorted(needed) if not encoders[name].exists()]
-        models = Plan({}, first, {})
-        run(models, replace(work, keep_models=True))
-        chosen.wanted = [cell for cell in chosen.wanted if cell not in first]
-        run(chosen, work)
-        for name, records in models.stored.items():
-            chosen.stored[name] = [*chosen.stored.get(name, ()), *records]
+    needed = {name for cell in chosen.wanted for name in cell.recipe.needs() if name.startswith(TRAINED)}
+    first = [teachers[name] for name in sorted(needed) if not encoders[name].exists()]
+    models = Plan({}, first, {})
+    run(models, replace(work, keep_models=True))
+    chosen.wanted = [cell for cell in chosen.wanted if cell not in first]
+    run(chosen, work)
+    for name, records in models.stored.items():
+        chosen.stored[name] = [*chosen.stored.get(name, ()), *records]
     return Results(lab, {key_of(record): record for records in chosen.stored.values() for record in records})
-
-
-# Time of a step divided by the time of its matrix products at the rate that ``matrix_rate`` measures. Attention,
-# normalisation and the optimizer take the rest of the time.
-OVERHEAD = 2.0
-# Bytes of float32 activations kept for the backward pass: ACTIVATIONS per token, layer and hidden unit, and ATTENTION
-# per pair of tokens, layer and attention head. Korthikanti et al. (2022, section 4) give half of these values for half
-# precision.
-ACTIVATIONS, ATTENTION = 68, 10
-
-
-def estimate(cells: Sequence[Cell], inputs: Inputs, place: Path) -> tuple[float, int]:
-    """Estimates the cost of training runs, to within a factor of about two; all texts are assumed to be of full length.
-    Returns the seconds of all runs, without evaluations; and the bytes of weights, gradients, AdamW's moments and
-    activations of the largest run."""
-    rate = matrix_rate(inputs.device)
-    known: dict[tuple[str, str | None], tuple[float, int]] = {}
-    costs = []
-    for cell in cells:
-        key = cell.row.name, cell.column
-        if key not in known:
-            known[key] = _cost(config_of(cell, inputs, place), rate)
-        costs.append(known[key])
-    return sum(seconds for seconds, _ in costs), max(memory for _, memory in costs)
-
-
-def _cost(config: Any, rate: float) -> tuple[float, int]:
-    """Returns the seconds and bytes that a run needs on a device with ``rate`` floating-point operations per second."""
-    from transformers import AutoConfig
-
-    from cse.encoder.resolve import find_model
-    from cse.training.settings.resolve import resolve
-
-    find = cache(find_model)
-    settings = resolve(config, find)
-    optimisation, length = settings.optimisation, settings.data.max_length
-    shape = AutoConfig.from_pretrained(find(settings.model.model).path, local_files_only=True)
-    width, layers = shape.hidden_size, shape.num_hidden_layers
-    parameters = layers * 12 * width**2  # in the weight matrices of a Transformer
-    rows = sum(map(count_rows, config.pairs or config.corpus))
-    steps = optimisation.max_steps or math.ceil((optimisation.epochs or 1) * rows / optimisation.batch_size)
-    views = 2 + 2 * len(settings.methods.negatives) + len(settings.loss.loss_terms)
-    tokens = optimisation.batch_size * views * length
-    # Each parameter takes 6 operations per token: 2 in the forward pass and 4 in the backward pass.
-    seconds = steps * 6 * parameters * tokens / rate * OVERHEAD
-    heads = getattr(shape, "num_attention_heads", 1)
-    live = min(optimisation.chunk_size or optimisation.batch_size, optimisation.batch_size) * views * length
-    activations = live * layers * (ACTIVATIONS * width + ATTENTION * heads * length)
-    embeddings = getattr(shape, "vocab_size", 0) * width
-    # 16 bytes: weight, gradient and two moments in float32.
-    return seconds, 16 * (parameters + embeddings) + activations
-
-
-@cache
-def count_rows(path: str) -> int:
-    """Returns the number of rows of a .txt file, or the number of lines of any other file."""
-    from cse.data.corpus import Corpus
-
-    if Path(path).suffix == ".txt":
-        return len(Corpus.open([path]))
-    with open(path, "rb") as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
-
-
-def matrix_rate(device: str) -> float:
-    """Measures the operations per second of a large matrix product, in the precision that ``auto`` selects."""
-    import torch
-
-    from cse.encoder.device import pick_device, pick_precision
-
-    name = pick_device(device)
-    dtype = torch.bfloat16 if pick_precision(name, "auto")[0] == "bf16" else torch.float32
-    size = 1024 if name == "cpu" else 8192
-    a = torch.randn(size, size, device=name, dtype=dtype)
-    best = math.inf
-    for _ in range(4):
-        started = time.perf_counter()
-        float((a @ a)[0, 0])  # waits for the device
-        best = min(best, time.perf_counter() - started)
-    return 2 * size**3 / best
