@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .views import Frozen
 
 MOST_VECTORS = 1 << 30
-"""Bytes that the vectors of ``Context.vectors_by`` may take."""
+"""Bytes that the vectors of ``ModelContext.vectors_by`` may take."""
 
 
 def _no_index(tokenizer: str | None) -> TfidfIndex:

@@ -63,9 +63,8 @@ def compare_runs(
     for evaluation in one.evaluations:
         rest, count, _ = without(evaluation, lambda texts: np.isin(row_keys(texts), other.taught.own))
         if count:
-            notes.append(
-                f"{count:,} examples do not judge, because {other.name} was trained on them or was selected by them"
-            )
+            these = f"{count:,} example{'s do' if count > 1 else ' does'}"
+            notes.append(f"{these} not judge, because {other.name} was trained on them or was selected by them")
         if rest is not None:
             found = untaught(rest, taught)
             notes += [note for note in (*found.notes, found.fault) if note]
