@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from cse_papers.reproduce.commands import commands_of, train_words
 from cse_papers.reproduce.effects import laboratory
 from cse_papers.reproduce.inputs import smoke_inputs
 from cse_papers.reproduce.suites import Scorer, find_table, tables
+from cse_papers.reproduce.work import Work, planned
 
 
 def parsed(words):
@@ -81,3 +83,37 @@ def test_a_run_that_was_made_by_the_commands_is_read_and_kept(printed, tmp_path)
     with pytest.raises(InputError, match=r"seed-0: was made with batch_size 8, not 9; choose another folder with -o"):
         run_cell(cell, replace(inputs, batch_size=9), scorer, tmp_path)
     assert Path(folder).exists()
+    config = (folder / "environment.json").read_text(encoding="utf8")
+    (folder / "environment.json").write_text(config.replace('"fp32"', '"bf16"'), encoding="utf8")
+    with pytest.raises(InputError, match="seed-0: was made with precision bf16, not fp32; give --precision"):
+        run_cell(cell, inputs, scorer, tmp_path)
+    (folder / "environment.json").write_text(config, encoding="utf8")
+    shutil.rmtree(folder / "checkpoints")  # which a full disk may have prevented
+    again = run_cell(cell, inputs, scorer, tmp_path)
+    assert again["scores"] == record["scores"]
+    assert (again["steps"], again["train_processor_seconds"]) == (2, None)
+    cell.path(tmp_path).unlink()
+    (folder / "result.json").rename(folder / "kept.json")
+    with pytest.raises(InputError, match="exists"):  # nothing that a person may need is removed
+        run_cell(cell, inputs, scorer, tmp_path)
+    assert (folder / "best").exists()
+
+
+def test_commands_of_the_laboratory_make_the_encoders_that_rows_need_and_score_all(tmp_path):
+    lab = laboratory()
+    inputs = smoke_inputs(lab.table, tmp_path / "smoke", "cpu", 1)
+    scorer = Scorer("effects", lab.table.columns, inputs.data, inputs.partial)
+    rows = lab.table.find_rows(["CARDS, retrieved negatives", "CARDS*"])
+    assert len(rows) == 1
+    work = Work(lab.table, rows, range(2), inputs, scorer, tmp_path, False, False, 1)
+    cells = lab.cells([rows[0].name], 2, {})
+    work, first, chosen = planned(lab, work, cells)
+    assert [(cell.row.name, cell.seed) for cell in first] == [("standard", 0)]
+    own = [cell for cell in chosen.wanted if cell.row == rows[0]]
+    lines = [line for cell in own for line in commands_of(cell, work.inputs, scorer, tmp_path)]
+    (taught,) = {line.split("retrieved.model=")[1].split()[0] for line in lines if "retrieved.model=" in line}
+    (made,) = {line.split()[2] for line in commands_of(first[0], work.inputs, scorer, tmp_path) if " eval " in line}
+    assert taught.strip("\"'") == made
+    kinds = [line.split("--suite ")[1].split()[0] for line in commands_of(first[0], work.inputs, scorer, tmp_path)
+             if "--suite" in line]  # fmt: skip
+    assert kinds == ["sts-dev", "geometry"]

@@ -362,6 +362,12 @@ def test_stored_sets_are_read_as_they_were_written(tmp_path):
     [
         ("rows = 1", "rows: must be a list"),
         ('[[rows]]\nname = "UNA"', "the name is taken"),
+        ('[[rows]]\nname = "UNA + SSCL"', "the name is taken"),
+        ('[[rows]]\nname = "my loss"\n[[rows]]\nname = "My-loss"', "two runs would have the folder my-loss-0.05"),
+        (
+            '[[rows]]\nname = "mine"\ngrid = { "una.beta" = [-0.1, 0.1] }\nlike = "UNA"',
+            "two runs would have the folder mine-una.beta-0.1",
+        ),
         ('[[rows]]\nname = "x"\nlike = "y"', "like names no row"),
         ('[[rows]]\nname = "x"\ntau = 0.0', "tau must be at least 0.0001, got 0.0"),
         ('[[rows]]\nname = "x"\ngrid = { "una.beta" = [] }', "grid has a setting without values"),

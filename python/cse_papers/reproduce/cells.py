@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cse.errors import InputError
-from cse.io import dumps, locked, write_text
+from cse.io import dumps, locked, read_json, write_text
 
 from .inputs import SENTENCES, SYNONYMS, Inputs, is_made
 from .masked import weights_key
@@ -38,6 +38,8 @@ MODELS_OF = {"diffcse": "generator", "dclr": "model", "substitution": "model"}
 """Method options that name a further model."""
 FROM_SYNONYMS = ("eda-synonym", "eda-insert")
 """Positives that take synonyms from the file ``--file synonyms=PATH`` if it is given, else from WordNet."""
+RESULT = "result.json"
+"""The file that a run writes at its end."""
 STSB = ("stsb.dev.tsv",)
 DEV = {"scd": ("sickr.dev.tsv",), "dclr": (*STSB, "sickr.dev.tsv")}
 """Development sets by which papers select checkpoints, by the first part of the preset's name. Default: ``STSB``."""
@@ -226,6 +228,11 @@ def identity(cell: Cell, inputs: Inputs, scorer: Scorer) -> dict[str, Any]:
             for name in recipe.needs()
             if name in inputs.files and not is_made(name)
         },
+        **(
+            {"file synonyms": hash_file(inputs.files[SYNONYMS])}
+            if SYNONYMS in inputs.files and recipe.settings.get("positive") in FROM_SYNONYMS
+            else {}
+        ),
     }
     if cell.table.suite == "effects":  # whose runs are compared pair by pair; the dropout masks depend on the device
         values["device"] = device_name(device)
@@ -283,13 +290,13 @@ def run_cell(
     recipe, started, used = cell.recipe, time.perf_counter(), time.process_time()
     made, seconds, steps = identity(cell, inputs, scorer), 0.0, 0
     path = cell.path(place)
-    keep_models = keep_models or (path.with_suffix("") / "result.json").exists()  # made by cse train
+    folder, whole = path.with_suffix(""), True
+    keep_models = keep_models or (folder / RESULT).exists()  # probably made by cse train
     if recipe.encoder is not None:
         encoder = Encoder(encoder_of(recipe, inputs), pooler=recipe.pooler, device=inputs.device)
     else:
-        result = _train(cell, inputs, place, callback)
-        seconds, steps = result.seconds, result.steps
-        encoder = Encoder(result.folder / "best", device=inputs.device)
+        seconds, steps, whole = _train(cell, inputs, place, callback)
+        encoder = Encoder(folder / "best", device=inputs.device)
     trained = time.process_time()
     scores, draws = scorer.measure(encoder, progress, cell.column)
     del encoder
@@ -302,15 +309,16 @@ def run_cell(
         "steps": steps,
         "train_seconds": round(seconds, 3),
         "seconds": round(time.perf_counter() - started, 3),
-        "train_processor_seconds": round(trained - used, 3),
-        "processor_seconds": round(time.process_time() - used, 3),
+        # Not known of a run that another process has trained, or begun.
+        "train_processor_seconds": round(trained - used, 3) if whole else None,
+        "processor_seconds": round(time.process_time() - used, 3) if whole else None,
         "process_peak_bytes": peak_bytes(),
         "versions": {package: version(package) for package in ("cse", "torch", "transformers")},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, dumps({**record, **({"draws": draws} if draws else {})}) + "\n")
     if not keep_models:
-        shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
     stored: dict[str, Any] = json.loads(path.read_text(encoding="utf8"))
     return stored
 
@@ -321,34 +329,59 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024  # in bytes on macOS, in KiB elsewhere
 
 
-def _train(cell: Cell, inputs: Inputs, place: Path, callback: Callback | None) -> Any:
-    """Trains the encoder of a cell, from the last checkpoint of its run if there is one."""
+def _train(cell: Cell, inputs: Inputs, place: Path, callback: Callback | None) -> tuple[float, int, bool]:
+    """Trains the encoder of a cell, from the last checkpoint of its run if there is one, unless it is trained. Returns
+    the seconds and steps of the run, and whether all of it was trained here."""
     from cse.tfidf.index import TfidfIndex
-    from cse.training.folder.find import CONFIG, list_checkpoints
+    from cse.training.folder.find import CONFIG, check_free, list_checkpoints
     from cse.training.loop import resumed_config, train
 
     folder, config = cell.path(place).with_suffix(""), config_of(cell, inputs, place)
-    if folder.exists() and list_checkpoints(folder):
+    finished, begun = (folder / RESULT).exists(), bool(list_checkpoints(folder))
+    if finished or begun:
         _check_run(folder, config, type(config).from_toml(folder / CONFIG))
-        return train(resumed_config(folder), callback, resume=folder)
+        _check_device(folder, inputs, cell.table.suite == "effects")
+    if finished:
+        result = read_json(folder / RESULT, dict[str, Any])
+        return float(result["seconds"]), int(result["steps"]), False
+    if begun:
+        resumed = train(resumed_config(folder), callback, resume=folder)
+        return resumed.seconds, resumed.steps, False
     if folder.exists():
-        shutil.rmtree(folder)  # left by a run that was killed before its first checkpoint
+        check_free(folder)  # left by a run that was killed before its first checkpoint
     index = index_of(config)
     place.mkdir(parents=True, exist_ok=True)
     with locked(place, wait=True):  # other processes may need the same index
         if index and config.tfidf and not (Path(config.tfidf) / "index.safetensors").exists():
             TfidfIndex.build(index[1], tokenizer=index[0]).save(config.tfidf)
-    return train(config, callback)
+    trained = train(config, callback)
+    return trained.seconds, trained.steps, True
+
+
+def _check_device(folder: Path, inputs: Inputs, device: bool) -> None:
+    """Raises ``InputError`` if a run was made in another precision than this command has or, with ``device``, on
+    another device."""
+    from cse.encoder.device import device_name, pick_device, pick_precision
+
+    found = read_json(folder / "environment.json", dict[str, Any])
+    own = pick_device(inputs.device)
+    now = {"precision": pick_precision(own, inputs.precision)[0], **({"device": device_name(own)} if device else {})}
+    for name, value in now.items():
+        if found.get(name) != value:
+            raise InputError(
+                f"{folder}: was made with {name} {found.get(name)}, not {value}; give --{name}, choose another folder "
+                "with -o, or remove the run"
+            )
 
 
 def _check_run(folder: Path, config: TrainConfig, stored: TrainConfig) -> None:
     """Raises ``InputError`` if a run was given other values that affect what it computes. Files that have changed are
     found when it is resumed."""
-    from cse.training.folder.stored import SAME_RESULTS
+    from cse.reports.runs import NOT_COMPARED
     from cse.training.settings.flat import merge
 
     now, before = merge(config.values()), merge(stored.given or stored.values())
-    names = sorted(name for name in {**now, **before}.keys() - SAME_RESULTS if now.get(name) != before.get(name))
+    names = sorted(name for name in {**now, **before}.keys() - NOT_COMPARED if now.get(name) != before.get(name))
     if names:
         raise InputError(
             f"{folder}: was made with {names[0]} {before.get(names[0])}, not {now.get(names[0])}; choose another "

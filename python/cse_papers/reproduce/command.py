@@ -15,6 +15,7 @@ from cse.errors import InputError, RunError
 from cse.options import Device, Imports, Opt, Precision, Threads
 
 if TYPE_CHECKING:
+    from .cells import Cell
     from .effects import Laboratory
     from .suites import Row, Table
     from .work import Work
@@ -76,7 +77,7 @@ def reproduce_command(
     print_commands: Annotated[
         bool,
         Opt(
-            "Only print the commands that would make the runs which are not stored; their results are then read.",
+            "Only print the commands that would make the runs which are not stored; such runs are then read.",
             excludes=("smoke", "small"),
         ),
     ] = False,
@@ -112,7 +113,7 @@ def reproduce_command(
 ) -> None:
     """Reproduce a published TABLE: train and evaluate its rows, and print the published values next to the new ones.
 
-    Rows are completed one after another. Each cell (one run of a row, with one seed) is stored as soon as it is scored.
+    Each cell (one run of a row, with one seed) is stored as soon as it is scored.
     If the command is interrupted, run it again to resume; more rows or seeds may be added. For rows without a recipe,
     only the published values are printed. The authors of cse have not reproduced any table at full size, which needs a
     GPU.
@@ -155,7 +156,7 @@ def reproduce_command(
     shown = Shown(as_json, csv, latex, picture)
     place = Path(output or f"reproduce/{table}{'-smoke' if smoke else '-small' if small else ''}")
     sets = {} if stored is None else read_sets(stored)
-    if data is None and sets and published.suite in ("effects", "domain"):
+    if data is None and sets and not print_commands and published.suite in ("effects", "domain"):
         if selected:
             raise InputError("--row has no effect on the tables of --stored; add --data to run rows, or omit --row")
         known = {row.name for row in published.rows}
@@ -221,17 +222,23 @@ def reproduce_command(
 
 
 def print_commands_of(lab: Laboratory | None, work: Work, as_json: bool) -> None:
-    """Prints the commands of the cells that are not stored; of the laboratory, those at temperatures that are known."""
+    """Prints the commands of the cells that are not stored; of the laboratory, those at the best temperatures if the
+    runs that choose these are stored."""
     from .commands import listed
     from .inputs import laboratory_inputs
-    from .work import with_teachers
+    from .work import check_settings, planned, results_of
 
-    cells = None
-    if lab is not None:
-        inputs = laboratory_inputs(work.inputs, work.place / "inputs", printing.say)
-        cells = lab.cells([row.name for row in work.rows], len(work.seeds), {})
-        cells, work = with_teachers(lab, cells, replace(work, inputs=inputs))
-    found = listed(work.plan(cells).wanted, work.inputs, work.scorer, work.place)
+    first: list[Cell] = []
+    if lab is None:
+        chosen = work.plan()
+    else:
+        names, seeds = [row.name for row in work.rows], len(work.seeds)
+        cells = lab.cells(names, seeds, {})
+        check_settings(cells, work)
+        base = laboratory_inputs(work.inputs, work.place / "inputs", printing.say)
+        known = results_of(lab, planned(lab, replace(work, inputs=base), cells)[2])
+        work, first, chosen = planned(lab, replace(work, inputs=base), lab.cells(names, seeds, known.best()))
+    found = listed([*first, *chosen.wanted], work.inputs, work.scorer, work.place)
     lines = [line for each in found for line in (f"# {each['cell']}", *each["commands"])]
     printing.result({"cells": found}, as_json, lines)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def commands_of(cell: Cell, inputs: Inputs, scorer: Scorer, place: Path) -> list[str]:
-    """Returns the commands that make what ``run_cell`` makes of a cell, as lines of a shell: its TF-IDF index, if it
+    """Returns the commands that make and score the encoder of a cell, as lines of a shell: its TF-IDF index, if it
     needs one, its run, and its scores."""
     lines: list[list[str]] = []
     if cell.recipe.encoder is not None:
@@ -71,9 +71,12 @@ def evaluated(scorer: Scorer, column: str | None = None) -> list[list[str]]:
     """Returns the options of ``cse eval`` for what a scorer measures, or for one column of the suite ``domain``."""
     pairs = dict(scorer.pairs) if scorer.suite != "domain" or column is None else {}
     found: list[list[str]] = []
-    if pairs.keys() >= SEVEN.keys():
-        found.append(["--data", str(scorer.paths[next(iter(SEVEN))].parent)])
+    folders = {str(scorer.paths[stem].parent) for stem in SEVEN if stem in pairs}
+    if pairs.keys() >= SEVEN.keys() and len(folders) == 1:
+        found.append(["--data", *folders])
         pairs = {stem: each for stem, each in pairs.items() if stem not in SEVEN}
+    if scorer.clean:
+        found.append(["--suite", "sts-dev", "--data", str(scorer.paths[next(iter(SEVEN))].parent)])
     if scorer.suite in ("geometry, stsb-test", "effects"):
         stem = "stsb.test" if scorer.suite == "geometry, stsb-test" else "stsb.dev"
         found.append(["--suite", "geometry", "--data", str(scorer.paths[stem])])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -194,12 +195,25 @@ def laboratory(file: Path | None = None, imports: tuple[str, ...] = ()) -> Labor
     changes |= {each["name"]: each["published"]["change"] for each in more if "published" in each}
     whole = Table("effects", known["source"], known["metric"], columns, tuple(rows), known["suite"])
     lab = Laboratory(whole, systems, changes, tuple(comparisons), tuple(each["name"] for each in more))
+    for name in lab.own:
+        _check_folders(lab.table, name, f"--rows {file}: row {name}")
     for each in more:
         name, tau = each["name"], systems[each["name"]]
         for rival in each.get("rivals", ()):
             pair = (Line(rival, rival, lab.same(name, tau, rival), None), Line(name, name, tau, None))
             comparisons.append(Comparison(f"{name} against {rival}: system", "mean", pair))
     return replace(lab, comparisons=tuple(comparisons))
+
+
+def _check_folders(table: Table, name: str, where: str) -> None:
+    """Raises ``InputError`` if two runs would have the same folder, of which one is of the row."""
+    cells = [Cell(table, row, column, recipe, 0) for row in table.rows for column, recipe in row.recipes.items()]
+    count = Counter(cell.folder for cell in cells)
+    if doubled := next((cell.folder for cell in cells if cell.row.name == name and count[cell.folder] > 1), ""):
+        raise InputError(
+            f"{where}: two runs would have the folder {doubled}, in which only letters, digits and dots differ; choose "
+            "another name, or other values of grid"
+        )
 
 
 def _grid(row: Mapping[str, Any], settings: Mapping[str, Any], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -257,6 +271,7 @@ def _read_rows(file: Path, known: Mapping[str, Any]) -> list[dict[str, Any]]:
     likes = [row["name"] for row in known["rows"]]
     taken = [BEFORE, *(each["name"] for each in known["rows"])]
     taken += [f"{name}, {change}" for name, changes in known["changes"].items() for change in changes]
+    taken += [f"{first} + {name}" for first, names in known["together"].items() for name in names]
     for each in rows:
         name = each["name"]
         unknown_key = next(iter(each.keys() - UserRow.__annotations__), "")

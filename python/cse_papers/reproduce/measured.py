@@ -152,7 +152,8 @@ def temperatures(results: Results) -> Printed:
             change = str(results.change((system, tau), (FIRST, other), [0], "mean")) if compared else ""
             record = results.records[system, tau, 0]
             values = [f"{record['scores'][score]:.2f}" for score in ("STS-B dev", "mean")]
-            cost = f"{record['train_processor_seconds'] / record['steps']:.2f}"
+            used = record["train_processor_seconds"]
+            cost = "" if used is None else f"{used / record['steps']:.2f}"
             rows.append([system, tau, *values, change, cost])
     return ["system", "tau", "STS-B dev", "mean of seven", "change", "core-seconds per step"], rows
 
@@ -377,7 +378,8 @@ def across(one: Results, other: Results) -> Printed:
 
 def costs(results: Results) -> Printed:
     """Sums the processor time of the training runs and their evaluation."""
-    seconds = [record["processor_seconds"] for (_, _, seed), record in results.records.items() if seed is not None]
+    every = [record["processor_seconds"] for (_, _, seed), record in results.records.items() if seed is not None]
+    seconds = [used for used in every if used is not None]  # None: not known
     row = [str(len(seconds)), f"{sum(seconds) / 3600:.2f}", f"{statistics.median(seconds):.0f}"] if seconds else []
     return ["set", "runs", "processor hours", "median processor seconds"], [["all", *row]] if row else []
 

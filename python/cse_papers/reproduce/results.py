@@ -105,7 +105,7 @@ def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict
 
 
 def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the table as a JSON object; ``notes`` are those of a ``work.Plan``."""
+    """Returns the table as a JSON object; ``notes`` are those of a ``cells.Plan``."""
     records = []
     for row in rows:
         ours = collect(table, row, stored)

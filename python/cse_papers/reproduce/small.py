@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import shlex
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -93,7 +94,7 @@ def small_work(lab: Laboratory, selected: Sequence[str], place: Path, made: Path
     inputs = Inputs(made, written(made / "sentences.txt", trained), **settings)
     rows = lab.table.find_rows(selected or lab.own or ROWS)
     if lab.own and not selected:
-        others = " ".join(f"--row {name}" for name in (*lab.own, *ROWS[1:]))
+        others = " ".join(f"--row {shlex.quote(name)}" for name in (*lab.own, *ROWS[1:]))
         printing.say(f"only the rows of --rows are run, beside the standard loss; with UNA and focal: {others}")
     return Work(lab.table, rows, range(seeds), inputs, HalvesScorer(judged), place, keep_models, False, jobs)
 

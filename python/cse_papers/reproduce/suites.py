@@ -138,7 +138,7 @@ class Table:
             if not some:
                 raise InputError(unknown("--row", name, [row.name for row in self.rows]))
             rows += some
-        return rows or list(self.rows)
+        return [*{row.name: row for row in rows}.values()] or list(self.rows)
 
 
 def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

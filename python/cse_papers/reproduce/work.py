@@ -74,7 +74,8 @@ def run(chosen: Plan, work: Work) -> set[str]:
     failed: set[str] = set()
     faults: list[str] = []
     set_threads(work.inputs.threads)
-    began, total = time.monotonic(), len(chosen.wanted)
+    total, trained = len(chosen.wanted), sum(cell.recipe.encoder is None for cell in chosen.wanted)
+    began, done = time.monotonic(), 0
     for number, (cell, finished) in enumerate(outcomes(chosen.wanted, work), 1):
         named = f"{number:,} of {total:,}, {cell.name}: " if work.jobs > 1 else ""
         try:
@@ -93,8 +94,9 @@ def run(chosen: Plan, work: Work) -> set[str]:
         scores = ", ".join(
             f"{name if name != '*' else 'score'} {value:.2f}" for name, value in record["scores"].items()
         )
-        left = (time.monotonic() - began) * (total - number) / number
-        rest = f"; about {duration(left)} left for {total - number:,} more" if number < total else ""
+        done += cell.recipe.encoder is None
+        left = (time.monotonic() - began) * (trained - done) / max(done, 1)
+        rest = f"; about {duration(left)} left for {trained - done:,} more runs" if 0 < done < trained else ""
         printing.say(f"  {named}{scores}; {record['seconds']:.0f} s{rest}")
     if faults and not work.smoke:
         raise RunError(
@@ -252,34 +254,30 @@ def run_laboratory(lab: Laboratory, work: Work, shown: Shown) -> None:
     show_tables(lab, {"": results.records}, shown, work.inputs.stored)
 
 
-def encoders_of(lab: Laboratory, cells: Sequence[Cell], work: Work) -> dict[str, Path]:
-    """Returns the folders of the encoders of rows that other rows need, by the name of the placeholder."""
-    return {name: cell.path(work.place).with_suffix("") / "best" for name, cell in lab.teachers(cells).items()}
-
-
-def with_files(work: Work, encoders: Mapping[str, Path]) -> Work:
+def planned(lab: Laboratory, work: Work, cells: Sequence[Cell]) -> tuple[Work, list[Cell], Plan]:
+    """Returns the work with the encoders that cells need, the cells that train these, if they are missing, and the plan
+    of the others."""
+    teachers = lab.teachers(cells)
+    encoders = {name: cell.path(work.place).with_suffix("") / "best" for name, cell in teachers.items()}
     files = {**work.inputs.files, **{name: str(folder) for name, folder in encoders.items()}}
-    return replace(work, inputs=replace(work.inputs, files=files))
+    work = replace(work, inputs=replace(work.inputs, files=files))
+    chosen = work.plan(cells)
+    needed = {name for cell in chosen.wanted for name in cell.recipe.needs() if name.startswith(TRAINED)}
+    first = [teachers[name] for name in sorted(needed) if not encoders[name].exists()]
+    chosen.wanted = [cell for cell in chosen.wanted if cell not in first]
+    return work, first, chosen
 
 
-def with_teachers(lab: Laboratory, cells: Sequence[Cell], work: Work) -> tuple[list[Cell], Work]:
-    """Returns the cells after those whose encoders they need, and the work with the folders of these."""
-    teachers = [*lab.teachers(cells).values()]
-    others = [cell for cell in cells if cell not in teachers]
-    return [*teachers, *others], with_files(work, encoders_of(lab, cells, work))
+def results_of(lab: Laboratory, chosen: Plan) -> Results:
+    return Results(lab, {key_of(record): record for records in chosen.stored.values() for record in records})
 
 
 def run_cells(lab: Laboratory, work: Work, cells: Sequence[Cell]) -> Results:
     """Runs the cells that are not stored, after those whose encoders they need; returns all records."""
-    teachers, encoders = lab.teachers(cells), encoders_of(lab, cells, work)
-    work = with_files(work, encoders)
-    chosen = work.plan(cells)
-    needed = {name for cell in chosen.wanted for name in cell.recipe.needs() if name.startswith(TRAINED)}
-    first = [teachers[name] for name in sorted(needed) if not encoders[name].exists()]
+    work, first, chosen = planned(lab, work, cells)
     models = Plan({}, first, {})
     run(models, replace(work, keep_models=True))
-    chosen.wanted = [cell for cell in chosen.wanted if cell not in first]
     run(chosen, work)
     for name, records in models.stored.items():
         chosen.stored[name] = [*chosen.stored.get(name, ()), *records]
-    return Results(lab, {key_of(record): record for records in chosen.stored.values() for record in records})
+    return results_of(lab, chosen)
