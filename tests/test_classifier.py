@@ -141,6 +141,9 @@ def test_the_saved_classifier_is_as_confident_about_new_rows_as_those_of_the_fol
     ratio = np.mean(weights) / np.linalg.norm(fitted.linear.weights)
     assert ratio < 0.9  # of two thirds of the rows
     assert fitted.calibration.scale == pytest.approx(plain.scale * ratio)
+    assert fitted.calibration.biases == pytest.approx(plain.biases * ratio)
+    labels = [each(fitted.linear(vectors[new])).argmax(1) for each in (fitted.calibration, plain)]
+    np.testing.assert_array_equal(*labels)
     theirs = np.mean([plain(each(vectors[new])).max(1) for each in folds])
     ours, unscaled = (each(fitted.linear(vectors[new])).max(1).mean() for each in (fitted.calibration, plain))
     assert abs(ours - theirs) < abs(unscaled - theirs) / 2

@@ -36,6 +36,11 @@ class Calibration:
 
         return np.asarray(softmax(self.scale * np.maximum(log_odds, LOWEST) + self.biases, axis=1))
 
+    def smaller(self, factor: float) -> Calibration:
+        """Returns the calibration with scale and biases times a factor, by which the most probable label of a row does
+        not change. The scale alone would give the biases, the shares of the labels, more weight."""
+        return Calibration(self.scale * factor, self.biases * factor)
+
 
 def calibrate(log_odds: Vector, labels: Rows) -> Calibration:
     """Fits a calibration to log-odds ``(n, K)`` and the labels ``(n,)`` of the same rows; rows whose label was not

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -145,8 +145,7 @@ def fit(
         )
     if len(labels) == MOST_OTHERS:
         notes.append(f"at most {MOST_OTHERS:,} labelled texts are used")
-    calibration = calibrate(odds[rows], labels[rows])
-    calibration = replace(calibration, scale=calibration.scale * float(np.mean(sizes or [1.0])))
+    calibration = calibrate(odds[rows], labels[rows]).smaller(float(np.mean(sizes or [1.0])))
     return Fitted(labelled.column, labelled.classes, linear, calibration, promise, notes=notes)
 
 
