@@ -198,9 +198,10 @@ CASES = {
     ),
     "reproduce": Case("reproduce focal-table4 --row 'temp 0.05' --smoke -o cells", ("cells",)),
 }
-# What differs between two runs of a command: times, rates, the peak of memory, and the hash of state.json with times.
+# What differs between two runs of a command: times, which may not be known of a resumed run, rates, the peak of memory,
+# and the hash of state.json with times.
 VARIES = rb"(?:train_)?(?:processor_)?seconds|sentences_per_second|rows_per_second|process_peak_bytes"
-TIMES = re.compile(rb'("(?:' + VARIES + rb')": )[0-9.e+-]+|("state.json": ")[0-9a-f]+')
+TIMES = re.compile(rb'("(?:' + VARIES + rb')": )(?:[0-9.e+-]+|null)|("state.json": ")[0-9a-f]+')
 LEFT = re.compile(r"\.cse-.*|.*\.part(\.json)?|.*\.tmp")
 
 
