@@ -88,12 +88,13 @@ def test_a_run_that_was_made_by_the_commands_is_read_and_kept(printed, tmp_path)
     with pytest.raises(InputError, match="seed-0: was made with precision bf16, not fp32; give --precision"):
         run_cell(cell, inputs, scorer, tmp_path)
     (folder / "environment.json").write_text(config, encoding="utf8")
-    shutil.rmtree(folder / "checkpoints")  # which a full disk may have prevented
-    again = run_cell(cell, inputs, scorer, tmp_path)
-    assert again["scores"] == record["scores"]
-    assert (again["steps"], again["train_processor_seconds"]) == (2, None)
-    cell.path(tmp_path).unlink()
-    (folder / "result.json").rename(folder / "kept.json")
+    assert (record["steps"], record["train_processor_seconds"]) == (2, None)
+    text = inputs.corpus.read_text(encoding="utf8")
+    inputs.corpus.write_text(f"{text}one more\n", encoding="utf8")
+    with pytest.raises(InputError, match="has changed"):  # the encoder is not of this corpus
+        run_cell(cell, inputs, scorer, tmp_path)
+    inputs.corpus.write_text(text, encoding="utf8")
+    shutil.rmtree(folder / "checkpoints")
     with pytest.raises(InputError, match="exists"):  # nothing that a person may need is removed
         run_cell(cell, inputs, scorer, tmp_path)
     assert (folder / "best").exists()

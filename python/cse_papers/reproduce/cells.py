@@ -330,25 +330,21 @@ def peak_bytes() -> int:
 
 
 def _train(cell: Cell, inputs: Inputs, place: Path, callback: Callback | None) -> tuple[float, int, bool]:
-    """Trains the encoder of a cell, from the last checkpoint of its run if there is one, unless it is trained. Returns
-    the seconds and steps of the run, and whether all of it was trained here."""
+    """Trains the encoder of a cell, from the last checkpoint of its run if there is one; of a finished run, this only
+    checks that its files have not changed. Returns the seconds and steps of the run, and whether all of it was trained
+    here."""
     from cse.tfidf.index import TfidfIndex
     from cse.training.folder.find import CONFIG, check_free, list_checkpoints
     from cse.training.loop import resumed_config, train
 
     folder, config = cell.path(place).with_suffix(""), config_of(cell, inputs, place)
-    finished, begun = (folder / RESULT).exists(), bool(list_checkpoints(folder))
-    if finished or begun:
+    if list_checkpoints(folder):
         _check_run(folder, config, type(config).from_toml(folder / CONFIG))
         _check_device(folder, inputs, cell.table.suite == "effects")
-    if finished:
-        result = read_json(folder / RESULT, dict[str, Any])
-        return float(result["seconds"]), int(result["steps"]), False
-    if begun:
         resumed = train(resumed_config(folder), callback, resume=folder)
         return resumed.seconds, resumed.steps, False
     if folder.exists():
-        check_free(folder)  # left by a run that was killed before its first checkpoint
+        check_free(folder)  # a run that was killed before its first checkpoint is replaced, and no other
     index = index_of(config)
     place.mkdir(parents=True, exist_ok=True)
     with locked(place, wait=True):  # other processes may need the same index
