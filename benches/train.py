@@ -356,7 +356,7 @@ def print_peak(model: str, rows: list[str], options: Any, settings: dict[str, An
 
 def peak(device: str) -> int:
     """Returns the peak memory in bytes: of tensors on a GPU, or of this process on the CPU."""
-    from cse_papers.reproduce.cells import peak_bytes
+    from cse_papers.reproduce.runner import peak_bytes
 
     return (torch.cuda.max_memory_allocated(device) if device.startswith("cuda") else peak_bytes()) or 0  # noqa: TID251
 

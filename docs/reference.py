@@ -20,9 +20,10 @@ from cse.cli.commands.train import setting_options
 from cse.options import Option, options_of
 from cse.training.settings.declared import GROUPS
 from cse.training.settings.names import TABLES, method_flags
-from cse_papers.reproduce.effects import Printed, laboratory
-from cse_papers.reproduce.measured import tables_of
+from cse_papers.reproduce.effects import laboratory
+from cse_papers.reproduce.effects_tables import tables_of
 from cse_papers.reproduce.stored import read_sets
+from cse_papers.reproduce.tables import Printed
 
 DOCS = Path(__file__).resolve().parent
 

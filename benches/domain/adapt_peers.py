@@ -91,7 +91,7 @@ def one(folder: Path, name: str, seed: int, budget: float) -> dict[str, Any]:
     """Trains with a method, unless ``name`` is ``before``; returns the scores, times and peak memory."""
     from cse import Encoder
     from cse.evaluation.geometry import unit
-    from cse_papers.reproduce.cells import peak_bytes
+    from cse_papers.reproduce.runner import peak_bytes
 
     collection = Collection(folder)
     rows = collection.rows()

@@ -14,11 +14,13 @@ from cse.cli.commands.train import given_values, train_command
 from cse.cli.group import cli
 from cse.registry import parse_setting
 from cse.training.settings.flat import merge
-from cse_papers.reproduce.cells import Cell, cells_of, config_of, run_cell
+from cse_papers.reproduce.cells import Cell, cells_of, config_of
 from cse_papers.reproduce.commands import commands_of, train_words
 from cse_papers.reproduce.effects import laboratory
-from cse_papers.reproduce.inputs import smoke_inputs
-from cse_papers.reproduce.suites import Scorer, find_table, tables
+from cse_papers.reproduce.runner import run_cell
+from cse_papers.reproduce.scores import Scorer
+from cse_papers.reproduce.smoke import smoke_inputs
+from cse_papers.reproduce.tables import find_table, tables
 from cse_papers.reproduce.work import Work, planned
 
 
@@ -106,7 +108,7 @@ def test_commands_of_the_laboratory_make_the_encoders_that_rows_need_and_score_a
     scorer = Scorer("effects", lab.table.columns, inputs.data, inputs.partial)
     rows = lab.table.find_rows(["CARDS, retrieved negatives", "CARDS*"])
     assert len(rows) == 1
-    work = Work(lab.table, rows, range(2), inputs, scorer, tmp_path, False, False, 1)
+    work = Work(lab.table, rows, range(2), inputs, scorer, tmp_path)
     cells = lab.cells([rows[0].name], 2, {})
     work, first, chosen = planned(lab, work, cells)
     assert [(cell.row.name, cell.seed) for cell in first] == [("standard", 0)]

@@ -15,16 +15,20 @@ from cse import InputError, TrainConfig
 from cse.augment import AUGMENTATIONS
 from cse.evaluation.sts import CLEAN_FILES
 from cse.losses import LOSS_TERMS
-from cse_papers.reproduce import base_file, effects, measured
+from cse_papers.reproduce import base_file, effects, effects_tables
 from cse_papers.reproduce.base_file import pack, unpack
-from cse_papers.reproduce.bootstrap import KEPT, TITLES, interval, rank_correlation, resampled
-from cse_papers.reproduce.cells import cells_of, hash_code
-from cse_papers.reproduce.inputs import Inputs, check_stored, clean_files, laboratory_inputs, smoke_inputs
+from cse_papers.reproduce.cells import cells_of
+from cse_papers.reproduce.command import run_and_show
+from cse_papers.reproduce.inputs import Inputs, check_stored, clean_files, laboratory_inputs
+from cse_papers.reproduce.intervals import KEPT, TITLES, interval, rank_correlation, resampled
 from cse_papers.reproduce.masked import make, weights_key
-from cse_papers.reproduce.results import changes_on_documents
-from cse_papers.reproduce.stored import read_folder, read_sets, write_sets
-from cse_papers.reproduce.suites import Scorer, find_table
-from cse_papers.reproduce.work import Shown, Work, run_laboratory
+from cse_papers.reproduce.printed import Shown, lines_of
+from cse_papers.reproduce.published import changes_on_documents
+from cse_papers.reproduce.scores import Scorer
+from cse_papers.reproduce.smoke import smoke_inputs
+from cse_papers.reproduce.stored import hash_code, read_folder, read_sets, write_sets
+from cse_papers.reproduce.tables import find_table
+from cse_papers.reproduce.work import Work
 from prose import faults, marked, selected, tables_in, unmarked
 from runs import resolved
 
@@ -94,15 +98,15 @@ def records(*runs):
 
 def test_tables_have_rows_for_stored_runs_alone():
     runs = [record("standard", "0.05", 0, 69), record("UNA", "0.05", 0, 70.5), record("focal", "0.07", 0, 68)]
-    results = measured.Results(LAB, records(*runs, record("UNA, beta 0.3", "0.05", 0, 70)))
-    assert measured.systems(results)[1] == [
+    results = effects_tables.Results(LAB, records(*runs, record("UNA, beta 0.3", "0.05", 0, 70)))
+    assert effects_tables.systems(results)[1] == [
         ["standard", "0.05, published", "1", "7", "69.00", "", "", "", ""],
         ["UNA", "0.05, published", "1", "7", "70.50", "+1.50, one seed", "", "+0.82", "no interval"],
         ["focal", "0.07, published", "1", "7", "68.00", "-1.00, one seed", "", "+1.64", "no interval"],
     ]
     beta, margin = LAB.comparisons[2], LAB.comparisons[4]
-    assert [row[0] for row in measured.comparison(results, beta)[1]] == ["0.5", "0.3"]
-    assert measured.comparison(results, margin)[1] == []
+    assert [row[0] for row in effects_tables.comparison(results, beta)[1]] == ["0.5", "0.3"]
+    assert effects_tables.comparison(results, margin)[1] == []
 
 
 def test_a_sign_needs_several_seeds_and_a_p_value_that_is_adjusted_over_the_rows():
@@ -114,7 +118,7 @@ def test_a_sign_needs_several_seeds_and_a_p_value_that_is_adjusted_over_the_rows
     for each in runs:
         if each["row"] == "standard":
             each["draws"] = dict.fromkeys(KEPT, [6900] * 100)
-    printed = {row[0]: row for row in measured.systems(measured.Results(LAB, records(*runs)))[1]}
+    printed = {row[0]: row for row in effects_tables.systems(effects_tables.Results(LAB, records(*runs)))[1]}
     assert {name: row[-1] for name, row in printed.items()} == {
         "standard": "",
         "UNA": "same",
@@ -130,7 +134,9 @@ def test_published_and_measured_changes_are_correlated_by_rank():
     published = LAB.published
     runs = [record("standard", "0.05", 0, 69)]
     runs += [record(name, LAB.systems[name], 0, 69 + 2 * change) for name, change in published.items()]
-    (row,) = [each for each in measured.order(measured.Results(LAB, records(*runs)))[1] if "average" in each[0]]
+    (row,) = [
+        each for each in effects_tables.order(effects_tables.Results(LAB, records(*runs)))[1] if "average" in each[0]
+    ]
     assert row[1:] == [str(len(published)), "+1.00 [+1.00, +1.00]"]
     rho, low, high = rank_correlation(range(9), [3, 0, 1, 2, 8, 4, 5, 6, 7])
     assert rho == pytest.approx(1 - 6 * (9 + 3 + 16 + 4) / (9 * 80))
@@ -162,7 +168,7 @@ def test_changes_on_two_devices_are_compared_each_with_the_standard_run_of_its_o
         runs += [record("UNA", "0.05", seed, base + seed + change) for seed, change in enumerate(changes)]
         sides.append(on(device, *runs, record("SSCL", "0.05", 0, base + 2)))
     lab = LAB
-    head, rows = measured.across(measured.Results(lab, sides[0]), measured.Results(lab, sides[1]))
+    head, rows = effects_tables.across(effects_tables.Results(lab, sides[0]), effects_tables.Results(lab, sides[1]))
     rows = {row[0]: dict(zip(head, row, strict=True)) for row in rows}
     expected = ttest_ind(one, other, equal_var=False)
     low, high = expected.confidence_interval(0.95)
@@ -170,20 +176,23 @@ def test_changes_on_two_devices_are_compared_each_with_the_standard_run_of_its_o
     assert float(rows["UNA"]["p (Holm)"]) == pytest.approx(expected.pvalue, rel=0.05)
     assert (rows["UNA"]["seeds"], rows["UNA"]["its seeds"]) == ("3", "2")
     assert rows["SSCL"]["difference [95 % interval]"] == "+0.00, one seed"
-    assert "Across devices: a and b" in measured.tables_of(lab, {"b": sides[1], "a": sides[0]})
+    assert "Across devices: a and b" in effects_tables.tables_of(lab, {"b": sides[1], "a": sides[0]})
     for changed in ({"model": "other"}, {"corpus": "other"}, {"device": "cpu"}):
         them = {key: {**run, "identity": {**run["identity"], **changed}} for key, run in sides[1].items()}
-        assert measured.across(measured.Results(lab, sides[0]), measured.Results(lab, them)) == ([], [])
+        assert effects_tables.across(effects_tables.Results(lab, sides[0]), effects_tables.Results(lab, them)) == (
+            [],
+            [],
+        )
     # A row of a user is compared with all systems.
     (tmp_path / "rows.toml").write_text('[[rows]]\nname = "mine"\nsettings = { loss_terms = ["ball"] }\n')
     lab = effects.laboratory(tmp_path / "rows.toml")
     mine = on("cpu", record("standard", "0.05", 0, 60), record("mine", "0.05", 0, 61))
-    _, rows = measured.across(measured.Results(lab, mine), measured.Results(lab, sides[1]))
+    _, rows = effects_tables.across(effects_tables.Results(lab, mine), effects_tables.Results(lab, sides[1]))
     assert [(row[0], row[4]) for row in rows] == [("mine", "UNA"), ("mine", "SSCL")]
 
 
 def test_stored_runs_name_their_base_and_sentences_and_others_are_refused(tmp_path):
-    from cse_papers.reproduce.suites import hash_file
+    from cse_papers.reproduce.scores import hash_file
 
     for name in ("one", "other"):
         (tmp_path / f"{name}.txt").write_text(f"{name}\n", encoding="utf8")
@@ -207,7 +216,7 @@ def test_the_order_over_all_sets_takes_each_system_from_the_set_with_most_seeds(
         runs = [record("standard", "0.05", seed, 60) for seed in range(2)]
         runs += [record(row, "0.05", seed, 60 + gains[row] + more) for row, n in seeds.items() for seed in range(n)]
         sets[name] = records(*runs)
-    rows = measured.tables_of(LAB, sets)["Order: the set with most seeds"][1]
+    rows = effects_tables.tables_of(LAB, sets)["Order: the set with most seeds"][1]
     assert [row[:3] for row in rows[:4]] == [
         ["UNA", "one", "2"],
         ["PCL", "other", "2"],
@@ -269,9 +278,9 @@ def test_a_setting_that_is_invalid_is_refused_before_the_base_is_made(tmp_path, 
     lab = effects.laboratory(tmp_path / "rows.toml")
     monkeypatch.setattr("cse_papers.reproduce.inputs.make", pytest.fail)
     inputs = Inputs(tmp_path, tmp_path / "corpus.txt")
-    work = Work(lab.table, lab.table.find_rows(["mine"]), [0], inputs, None, tmp_path / "out", False, False, 1)
+    work = Work(lab.table, lab.table.find_rows(["mine"]), [0], inputs, None, tmp_path / "out")
     with pytest.raises(InputError, match="beta"):
-        run_laboratory(lab, work, Shown())
+        run_and_show(lab, work, Shown())
 
 
 def small_record(row, tau, seed, value):
@@ -296,14 +305,16 @@ def test_the_small_laboratory_compares_rows_with_the_standard_loss_at_their_temp
         effects.BEFORE: None,
     }
     runs = [small_record(*name, seed, 50 + n) for n, name in enumerate(names) for seed in range(2)]
-    head, rows = small.table(measured.Results(LAB, records(small_record(effects.BEFORE, None, None, 40), *runs)))
+    head, rows = effects_tables.small_table(
+        effects_tables.Results(LAB, records(small_record(effects.BEFORE, None, None, 40), *runs))
+    )
     assert not any("published" in name for name in head)
     rows = {(row[0], row[1]): row[2:] for row in rows}
     assert rows[effects.BEFORE, ""] == ["", "", "40.00", "", "", ""]
     assert rows["focal", "0.07"][:4] == ["2", "7", "53.00", "standard, 0.07"]
     assert rows["focal", "0.07"][4].startswith("+2.00 [+1.")
-    trained, judged = small.sample()
-    assert len(judged) == small.JUDGED
+    trained, judged = small.sample(LAB.small.judged)
+    assert len(judged) == LAB.small.judged
     assert not set(trained) & set(judged)
     assert len(trained) > 8000
 
@@ -341,9 +352,9 @@ def test_the_clean_development_set_chooses_the_temperature_if_all_runs_have_its_
     def grid(name, clean):
         return [record(name, tau, 0, 70 + n, 80 - n if clean else None) for n, tau in enumerate(LAB.table.columns)]
 
-    results = measured.Results(LAB, records(*grid("standard", True), *grid("UNA", False)))
+    results = effects_tables.Results(LAB, records(*grid("standard", True), *grid("UNA", False)))
     assert results.best() == {"standard": "0.05", "UNA": "0.15"}
-    said = measured.chosen_by(results)
+    said = effects_tables.chosen_by(results)
     assert "on STS-B dev, clean and SICK-R train and dev, clean: standard" in said
     assert "on STS-B dev, most of whose pairs are test pairs: UNA" in said
 
@@ -426,8 +437,8 @@ rivals = ["UNA", "grid"]
     assert lab.same("other loss", effects.OWN) == "0.05"  # it has no temperature
     rows = [record("standard", tau, 0, score) for tau, score in (("0.05", 69), ("0.06", 69.5))]
     rows += [record("grid", grid, 0, 70), record("UNA", "0.05", 0, 71)]
-    results = measured.Results(lab, records(*rows))
-    printed = {(row[0], row[1]): row[5:] for row in measured.systems(results)[1]}
+    results = effects_tables.Results(lab, records(*rows))
+    printed = {(row[0], row[1]): row[5:] for row in effects_tables.systems(results)[1]}
     assert printed["grid", f"{grid}, own"] == ["+0.50, one seed", "", "+0.80", "no interval"]
     assert printed["UNA", "0.05, published"][0] == "+2.00, one seed"
     (rival,) = (each for each in lab.comparisons if each.title == "warm against UNA: system")
@@ -480,11 +491,11 @@ def test_the_picture_of_the_order_leaves_out_systems_with_one_seed(tmp_path):
     from cse.reports.style import drawn
 
     runs = [record(name, "0.05", seed, 69) for name in ("standard", "UNA") for seed in range(2)]
-    results = measured.Results(LAB, records(*runs, record("mixed", "0.05", 0, 69)))
-    picture = drawn([measured.order_panel(results, "")], "svg").decode("utf8")
+    results = effects_tables.Results(LAB, records(*runs, record("mixed", "0.05", 0, 69)))
+    picture = drawn([effects_tables.order_panel(results, "")], "svg").decode("utf8")
     assert "UNA" in picture
     assert "mixed" not in picture
-    assert drawn([measured.order_panel(results, "")], "pdf").startswith(b"%PDF")
+    assert drawn([effects_tables.order_panel(results, "")], "pdf").startswith(b"%PDF")
 
 
 @pytest.mark.slow
@@ -495,11 +506,11 @@ def test_a_row_of_a_user_is_run_beside_the_standard_loss_and_continued_after_a_k
         lab = effects.laboratory(tmp_path / "mine.toml", (str(methods),))
         inputs = smoke_inputs(lab.table, tmp_path / "smoke", "cpu", 1)
         scorer = Scorer("effects", lab.table.columns, inputs.data, True)
-        work = Work(lab.table, lab.table.find_rows(["mine"]), [0], inputs, scorer, tmp_path / "out", False, False, 1)
+        work = Work(lab.table, lab.table.find_rows(["mine"]), [0], inputs, scorer, tmp_path / "out")
 
         def printed(work):
             capsys.readouterr()
-            run_laboratory(lab, work, Shown(as_json=True))
+            run_and_show(lab, work, Shown(as_json=True))
             said = capsys.readouterr()
             return json.loads(said.out), said.err
 
@@ -580,7 +591,7 @@ def test_the_table_of_losses_on_documents_is_a_selection_of_the_stored_runs():
     file = ROOT / "benches" / "results" / "rivals.parquet"
     if not file.exists():
         pytest.skip("there is no benches/ folder")
-    (whole,) = tables_in("\n".join(measured.markdown(*changes_on_documents(find_table("domain"), read_sets(file)))))
+    (whole,) = tables_in("\n".join(lines_of(*changes_on_documents(find_table("domain"), read_sets(file)))))
     page = tables_in((ROOT / "docs" / "domain.md").read_text(encoding="utf8"))
     (rows,) = (len(table) for table in page if selected(table, whole))
     assert rows >= 8
@@ -591,7 +602,7 @@ def stored_tables():
     """The tables of all sets of stored runs, by title."""
     if not STORED.exists():
         pytest.skip("there is no benches/ folder")
-    return measured.tables_of(LAB, read_sets(STORED))
+    return effects_tables.tables_of(LAB, read_sets(STORED))
 
 
 def test_the_tables_of_the_page_are_selections_of_those_of_the_stored_runs(stored_tables):
@@ -599,7 +610,7 @@ def test_the_tables_of_the_page_are_selections_of_those_of_the_stored_runs(store
     shown = re.findall(r"^### (.*)\n\n((?:\|.*\n)+)", text, re.MULTILINE)
     assert len(shown) == 2
     for title, rows in shown:
-        (page,), (whole,) = tables_in(rows), tables_in("\n".join(measured.markdown(*stored_tables[title])) + "\n")
+        (page,), (whole,) = tables_in(rows), tables_in("\n".join(lines_of(*stored_tables[title])) + "\n")
         assert selected(page, whole), title
         assert len(page) > 10
 

@@ -19,10 +19,14 @@ from cse.errors import RunError
 from cse.evaluation.base import read_pairs
 from cse.training.settings.presets import preset_names
 from cse.training.settings.resolve import with_preset
-from cse_papers.reproduce.cells import cells_of, config_of, identity, read_cell, run_cell
-from cse_papers.reproduce.inputs import SENTENCES, open_inputs, smoke_inputs
-from cse_papers.reproduce.results import Ours, collect, markdown, paired_tests, panels, to_dict
-from cse_papers.reproduce.suites import TASKS, Scorer, find_table, tables
+from cse_papers.reproduce.cells import cells_of, config_of
+from cse_papers.reproduce.inputs import SENTENCES, open_inputs
+from cse_papers.reproduce.published import Ours, collect, markdown, paired_tests, panels, to_dict
+from cse_papers.reproduce.runner import run_cell
+from cse_papers.reproduce.scores import TASKS, Scorer
+from cse_papers.reproduce.smoke import run_smoke, smoke_inputs
+from cse_papers.reproduce.stored import identity, read_cell
+from cse_papers.reproduce.tables import find_table, tables
 from cse_papers.reproduce.work import Work
 
 STORED = Path(__file__).resolve().parents[2] / "benches" / "results" / "effects.parquet"
@@ -91,7 +95,7 @@ def test_stored_cells_are_not_run_again_and_refused_with_other_settings(small, t
     assert set(record["scores"]) == set(cell.table.columns)
     assert record["scores"]["Avg."] == pytest.approx(fmean(list(record["scores"].values())[:7]))
     assert not (tmp_path / cell.folder / "seed-3").exists()  # the run folder is not kept
-    again = Work(cell.table, [cell.row], [3, 4], inputs, scorer, tmp_path, False, False, 1).plan()
+    again = Work(cell.table, [cell.row], [3, 4], inputs, scorer, tmp_path).plan()
     assert again.stored == {cell.row.name: [record]}
     assert [each.seed for each in again.wanted] == [4]
     with pytest.raises(InputError, match="was made with max_steps 2, not 3; choose another folder"):
@@ -261,32 +265,32 @@ def test_cse_reproduce_with_smoke_prints_whether_each_row_runs_and_no_scores(cse
 
 
 def test_a_row_that_fails_in_a_trial_is_named_and_the_others_run(small, tmp_path, monkeypatch, capsys):
-    from cse_papers.reproduce import work
-    from cse_papers.reproduce.results import trial
+    from cse_papers.reproduce import smoke, work
 
     table, inputs = find_table("una-table2"), small("una-table2")
-    trying = work.Work(table, table.rows, [0], inputs, scorer_of(table, inputs), tmp_path, False, True, 1)
-    chosen = trying.plan()
+    trying = Work(table, table.rows, [0], inputs, scorer_of(table, inputs), tmp_path)
 
-    def run_cell(cell, *_):
+    def run_cell(cell, *_, **__):
         if cell.row.method.endswith("row 2"):
             raise ValueError("no such method")
         return {"scores": {"*": 40.0}, "seconds": 1.0}
 
+    monkeypatch.setattr(smoke, "run_cell", run_cell)
+    with pytest.raises(RunError, match="una-table2: 1 of 3 rows fail"):
+        run_smoke(trying, None, True)
+    printed = capsys.readouterr()
+    assert [row["status"] for row in json.loads(printed.out)["rows"]] == ["runs", "fails", "runs"]
+    assert "fails: no such method" in printed.err
     monkeypatch.setattr(work, "run_cell", run_cell)
-    failed = work.run(chosen, trying)
-    found = trial(table, table.rows, failed, chosen)
-    assert [row["status"] for row in found["rows"]] == ["runs", "fails", "runs"]
-    assert "fails: no such method" in capsys.readouterr().err
     with pytest.raises(ValueError, match="no such method"):
-        work.run(trying.plan(), replace(trying, smoke=False))
+        work.run(trying.plan(), trying)
 
 
 def test_a_run_that_lacks_memory_does_not_stop_the_others(small, tmp_path, monkeypatch):
     from cse_papers.reproduce import work
 
     table, inputs = find_table("una-table2"), small("una-table2")
-    whole = work.Work(table, table.rows, [0], inputs, scorer_of(table, inputs), tmp_path, False, False, 1)
+    whole = work.Work(table, table.rows, [0], inputs, scorer_of(table, inputs), tmp_path)
     chosen, done = whole.plan(), []
 
     def run_cell(cell, *_):
@@ -311,6 +315,7 @@ def test_a_run_that_lacks_memory_does_not_stop_the_others(small, tmp_path, monke
         (["una-table1", "--data", "."], "has no sts12.test.tsv"),
         (["una-table1", "--data", ".", "--file", "paraphrases"], "must have the form NAME=PATH"),
         (["una-table1", "--data", ".", "--picture", "x.gif"], "the name must end in .png, .svg or .pdf"),
+        (["adapt-minilm", "--data", ".", "--dev", "clean"], "--dev clean has no effect on the table adapt-minilm"),
         (["effects", "--small", "--data", "."], "--small cannot be combined with --data"),
         (["una-table1", "--small"], "--rows, --also and --small belong to the table effects"),
         (["effects", "--stored", str(STORED), "--row", "UNA"], "--row has no effect on the tables of --stored"),

@@ -1,10 +1,13 @@
-"""The engine of ``cse reproduce``: a table is rows, and a row is runs (``cells``), which are scored.
+"""The engine of ``cse reproduce``: a table is rows, and a row is runs, which are scored.
 
-- ``tables/recipes.toml`` and ``tables/effects.toml`` declare what is trained for a row, ``tables/published.toml`` what
-  papers print; ``suites`` and ``effects`` read them.
-- ``cells``: a run, its folder, its identity, and its stored scores; ``commands``: what a person types for it; ``work``:
-  which runs are stored, and running the others; ``stored``: files of finished runs.
-- ``results`` (published tables), ``measured`` (the laboratory) and ``small`` make the printed tables, with intervals
-  from ``bootstrap`` and ``cse.evaluation.significance``.
-- ``inputs``, ``masked`` and ``base_file``: data, and the base of the laboratory. ``command``: the command line.
+Where a row is declared: ``tables/recipes.toml`` says what is trained for it, ``tables/published.toml`` what its paper
+prints; the rows of the laboratory (``cse reproduce effects``) are in ``tables/effects.toml``. ``tables`` and
+``effects`` read these files, ``own_rows`` reads those of a user (``--rows``).
+
+A command, in order: ``command`` (options), ``inputs`` (files; the base of the laboratory: ``masked``, ``base_file``),
+``cells`` (the names, folders and configurations of runs), ``stored`` (stored scores), ``work`` (which runs are wanted),
+``runner`` (trains and scores one), ``scores`` (what an encoder is scored on). Then the tables: ``published`` (published
+values and ours) or ``effects_tables``, with ``intervals``, and ``printed`` (text, JSON, CSV, LaTeX, plots).
+
+Beside them: ``small`` (``--small``), ``smoke`` (``--smoke``), ``commands`` (``--print-commands``).
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,13 +12,15 @@ from annotated_types import Ge, Le
 from cse.cli import printing
 from cse.cli.command import command
 from cse.cli.options import AsJson
-from cse.errors import InputError, RunError
+from cse.errors import InputError
 from cse.options import Device, Imports, Opt, Precision, Threads
 
 if TYPE_CHECKING:
     from .cells import Cell
     from .effects import Laboratory
-    from .suites import Row, Table
+    from .printed import Shown
+    from .stored import Records
+    from .tables import Row, Table
     from .work import Work
 
 
@@ -118,107 +121,120 @@ def reproduce_command(
     only the published values are printed. The authors of cse have not reproduced any table at full size, which needs a
     GPU.
     """
-    from .effects import known_tables
-    from .inputs import open_inputs, smoke_inputs
-    from .stored import key_of, read_sets
-    from .suites import Scorer, find_table
-    from .work import Shown, Work, run, run_laboratory, show_domain, show_tables
+    from .effects import known_tables, laboratory
+    from .inputs import open_inputs
+    from .printed import Shown
+    from .scores import Scorer
+    from .smoke import run_smoke, smoke_inputs
+    from .stored import read_sets
+    from .tables import find_table
+    from .work import Work
 
     if names:
         printing.echo("\n".join(entry.name for entry in known_tables().values() if entry.suite))
         return
-    lab = None
-    if table == "effects":
-        from .effects import laboratory
-
-        lab = laboratory(None if rows_file is None else Path(rows_file), imports)
-    elif rows_file is not None or also or small:
+    lab = laboratory(None if rows_file is None else Path(rows_file), imports) if table == "effects" else None
+    if lab is None and (rows_file is not None or also or small):
         raise InputError("--rows, --also and --small belong to the table effects: cse reproduce effects")
     published = lab.table if lab is not None else None if table is None else find_table(table)
     if published is None or as_list:
         show_list(published, as_json)
         return
+    check_outputs(published, picture)
+    if data is not None:
+        published = published.within(Path(data))
+    rows = published.find_rows(selected)
+    shown = Shown(as_json, csv, latex, picture)
+    sets = {} if stored is None else read_sets(stored)
+    if data is None and stored is not None and not print_commands and published.suite in ("effects", "domain"):
+        if selected:
+            raise InputError("--row has no effect on the tables of --stored; add --data to run rows, or omit --row")
+        show_stored(lab, published, sets, stored, shown)
+        return
+    place = Path(output or f"reproduce/{table}{'-smoke' if smoke else '-small' if small else ''}")
+    if lab is not None and base is not None and Path(base).suffix == ".zip":
+        from .base_file import unpack
+
+        base = str(unpack(Path(base), place / "inputs"))
+    runs: dict[str, Any] = {"keep_models": keep_models, "jobs": jobs}
+    settings: dict[str, Any] = {"device": device, "threads": threads or int(jobs > 1)}
+    if smoke:
+        if jobs > 1:
+            raise InputError("--jobs has no effect with --smoke; omit --jobs")
+        inputs = smoke_inputs(published, place / "smoke", **settings)
+    else:
+        settings |= {"max_steps": max_steps, "precision": precision, "model": base}
+        if lab is not None and small:
+            from .printed import show_small
+            from .small import run_small, small_work
+
+            work = small_work(lab, selected, place, seeds, **settings, **runs)
+            show_small(run_small(lab, work), max_steps or lab.small.steps, shown)
+            return
+        made = place / "inputs"
+        inputs = open_inputs(published, data, corpus, pairs, files, made, dev, **settings)
+    inputs = replace(inputs, stored=sets)
+    scorer = Scorer(published.suite, published.columns, inputs.data, inputs.partial, also)
+    work = Work(published, rows, range(seeds or 1), inputs, scorer, place, **runs)
+    if smoke:
+        run_smoke(work, None if lab is None else lab.trial([row.name for row in rows]), as_json)
+    elif print_commands:
+        if lab is not None and base is None:
+            raise InputError("--print-commands: name the base of the laboratory with --base MODEL")
+        print_commands_of(lab, work, as_json)
+    else:
+        run_and_show(lab, work, shown)
+
+
+def check_outputs(table: Table, picture: str | None) -> None:
+    """Raises ``InputError`` if the table cannot be made, or cannot be shown as asked for."""
     printing.check_output()
     if picture is not None:
         from cse.reports.style import require_extra
 
         printing.check_suffix(picture, ".png", ".svg", ".pdf", flag="--picture")
         require_extra("--picture")
-    if not published.suite:
+    if not table.suite:
         raise InputError(
-            f"{table}: has no row that can be reproduced; to list the tables with such rows: cse reproduce --names"
+            f"{table.name}: has no row that can be reproduced; to list the tables with such rows: cse reproduce --names"
         )
-    if data is not None:
-        published = published.within(Path(data))
-    if picture is not None and published.suite == "domain":
-        raise InputError(f"--picture has no effect on the table {table}; omit --picture")
-    rows = published.find_rows(selected)
-    shown = Shown(as_json, csv, latex, picture)
-    place = Path(output or f"reproduce/{table}{'-smoke' if smoke else '-small' if small else ''}")
-    sets = {} if stored is None else read_sets(stored)
-    if data is None and sets and not print_commands and published.suite in ("effects", "domain"):
-        if selected:
-            raise InputError("--row has no effect on the tables of --stored; add --data to run rows, or omit --row")
-        known = {row.name for row in published.rows}
-        try:
-            if not any(name in known for records in sets.values() for name, _, _ in records):
-                raise KeyError
-            if lab is not None:
-                show_tables(lab, sets, shown)
-            else:
-                show_domain(published, sets, shown)
-        except KeyError:
-            raise InputError(f"--stored {stored}: holds no runs of the table {table}; name another file") from None
-        return
-    settings: dict[str, Any] = {"data": data, "corpus": corpus, "pairs": pairs, "files": files, "max_steps": max_steps}
-    settings |= {"dev": dev, "device": device, "precision": precision, "model": base}
-    settings["threads"] = threads or int(jobs > 1)
-    made = place / "inputs"
-    if lab is not None and base is not None and Path(base).suffix == ".zip":
-        from .base_file import unpack
+    if picture is not None and table.suite == "domain":
+        raise InputError(f"--picture has no effect on the table {table.name}; omit --picture")
 
-        settings["model"] = str(unpack(Path(base), made))
-    if lab is not None and small:
-        from .small import run_small, small_work
 
-        settings = {name: settings[name] for name in ("max_steps", "device", "model", "threads")}
-        settings |= {"precision": precision, "seeds": seeds, "keep_models": keep_models, "jobs": jobs}
-        run_small(lab, small_work(lab, selected, place, made, **settings), shown)
-        return
-    if smoke:
-        inputs = smoke_inputs(published, place / "smoke", device, settings["threads"])
-    else:
-        inputs = open_inputs(published, made=made, **settings)
-    inputs = replace(inputs, stored=sets)
-    scorer = Scorer(published.suite, published.columns, inputs.data, inputs.partial, also)
-    work = Work(published, rows, range(seeds or 1), inputs, scorer, place, keep_models, smoke, jobs)
-    if print_commands:
-        if lab is not None and base is None:
-            raise InputError("--print-commands: name the base of the laboratory with --base MODEL")
-        print_commands_of(lab, work, as_json)
-        return
-    if lab is not None and not smoke:
-        run_laboratory(lab, work, shown)
-        return
-    chosen = work.plan(None if lab is None else lab.trial([row.name for row in rows]))
-    failed = run(chosen, work)
-    from .results import flat, markdown, panels, to_dict, trial
+def show_stored(lab: Laboratory | None, table: Table, sets: Mapping[str, Records], file: str, shown: Shown) -> None:
+    """Prints the tables of the runs of ``--stored``."""
+    from .printed import show_domain, show_laboratory
 
-    if smoke:
-        found = trial(published, rows, failed, chosen)
-        lines = ["| row | |", "| --- | --- |"]
-        lines += [f"| {row.name} | {each['status']} |" for row, each in zip(rows, found["rows"], strict=True)]
-        printing.result(found, as_json, lines)
-        if failed:
-            raise RunError(f"{table}: {len(failed)} of {len(rows)} rows fail")
+    known = {row.name for row in table.rows}
+    try:
+        if not any(name in known for records in sets.values() for name, _, _ in records):
+            raise KeyError
+        if lab is not None:
+            show_laboratory(lab, sets, shown)
+        else:
+            show_domain(table, sets, shown)
+    except KeyError:
+        raise InputError(f"--stored {file}: holds no runs of the table {table.name}; name another file") from None
+
+
+def run_and_show(lab: Laboratory | None, work: Work, shown: Shown) -> None:
+    """Runs the cells that are not stored, and prints the table."""
+    from .printed import show_domain, show_laboratory, show_published
+    from .stored import key_of
+    from .work import run, run_laboratory
+
+    if lab is not None:
+        work, results = run_laboratory(lab, work)
+        show_laboratory(lab, {"": results.records}, shown, work.inputs.stored)
         return
-    stored_cells, notes = chosen.stored, chosen.notes
-    if published.suite == "domain":
-        show_domain(published, {"": {key_of(each): each for some in stored_cells.values() for each in some}}, shown)
+    chosen = work.plan()
+    run(chosen, work)
+    if work.table.suite == "domain":
+        records = {key_of(each): each for some in chosen.stored.values() for each in some}
+        show_domain(work.table, {"": records}, shown)
         return
-    values = to_dict(published, rows, stored_cells, notes)
-    printing.result(values, as_json, [markdown(published, rows, stored_cells, notes)])
-    shown.write({published.name: flat(values)}, lambda: panels(published, rows, stored_cells))
+    show_published(work.table, work.rows, chosen, shown)
 
 
 def print_commands_of(lab: Laboratory | None, work: Work, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from cse.training.settings.names import SETTINGS
 
 from .cells import Cell, config_of, encoder_of, index_of
 from .inputs import Inputs
-from .suites import TASKS, Scorer
+from .scores import TASKS, Scorer
 
 if TYPE_CHECKING:
     from cse.training.settings.given import TrainConfig

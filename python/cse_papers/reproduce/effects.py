@@ -1,4 +1,4 @@
-"""The laboratory: the rows of ``tables/effects.toml``, and which of them are run; ``measured`` has its tables.
+"""The laboratory: the rows of ``tables/effects.toml``, and which of them are run; ``effects_tables`` has its tables.
 
 A row is trained at several temperatures, or with the values of a grid of its own, which are the columns of its table.
 A comparison (``Comparison``) has rows at chosen temperatures.
@@ -14,23 +14,23 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from cse.errors import InputError
-from cse.io import read_toml
 from cse.losses import CONTRASTIVE_LOSSES
 
 from .cells import Cell
-from .suites import Recipe, Row, Table, find_table, merged, resource, tables
+from .own_rows import read_rows
+from .tables import Recipe, Row, Table, find_table, merged, resource, tables
 
 BEFORE = "before training"
 FIRST = "standard"
 """The row that systems are compared with."""
 GEOMETRY = ("alignment", "uniformity")
+HALVES = "halves"
+"""The score of ``--small``."""
 OWN = "own"
 """The column of a row of a user whose loss is not contrastive, so that it has no temperature, and that has no grid."""
-Printed = tuple[list[str], list[list[str]]]
-"""Names of columns, and rows of cells."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,22 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Small:
+    """The laboratory on the package's sample (``cse reproduce effects --small``)."""
+
+    title: str
+    rows: tuple[str, ...]
+    """Rows that are run if none are named; the first one is that of ``FIRST``."""
+    steps: int
+    """Steps of a run, and of the masked language modelling that makes the base."""
+    judged: int
+    """Sentences at the end of the sample that judge, and are not trained on."""
+    seeds: int
+    note: str
+    """Printed below the table; {steps} and {judged} stand for their numbers."""
+
+
+@dataclass(frozen=True)
 class Laboratory:
     """The table whose columns are temperatures, and what is compared."""
 
@@ -62,6 +78,7 @@ class Laboratory:
     published: Mapping[str, float]
     """For some systems, the published change of the mean of the seven sets."""
     comparisons: tuple[Comparison, ...]
+    small: Small
     own: tuple[str, ...] = ()
     """The rows of the user's file."""
 
@@ -139,7 +156,7 @@ def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
 def laboratory(file: Path | None = None, imports: tuple[str, ...] = ()) -> Laboratory:
     """Returns the laboratory with the further systems of a file, which use the methods of ``imports``."""
     known = resource("effects.toml")
-    more = [] if file is None else _read_rows(file, known)
+    more = [] if file is None else read_rows(file, known, BEFORE)
     common, columns = known["settings"], tuple(known["columns"])
     settings: dict[str, dict[str, Any]] = {}
     grids: dict[str, dict[str, dict[str, Any]]] = {}  # changed settings by row and column
@@ -194,7 +211,8 @@ def laboratory(file: Path | None = None, imports: tuple[str, ...] = ()) -> Labor
     }
     changes |= {each["name"]: each["published"]["change"] for each in more if "published" in each}
     whole = Table("effects", known["source"], known["metric"], columns, tuple(rows), known["suite"])
-    lab = Laboratory(whole, systems, changes, tuple(comparisons), tuple(each["name"] for each in more))
+    small = Small(**{**known["small"], "rows": tuple(known["small"]["rows"])})
+    lab = Laboratory(whole, systems, changes, tuple(comparisons), small, tuple(each["name"] for each in more))
     for name in lab.own:
         _check_folders(lab.table, name, f"--rows {file}: row {name}")
     for each in more:
@@ -239,60 +257,6 @@ def _grid(row: Mapping[str, Any], settings: Mapping[str, Any], columns: Sequence
 def is_tau(column: str) -> bool:
     """Whether a column is a temperature, not values of a grid."""
     return re.fullmatch(r"[\d.e-]+", column) is not None
-
-
-class UserChange(TypedDict):
-    """A published change of the mean of the seven STS test sets, in points, and where it is published."""
-
-    change: float
-    source: str
-
-
-class UserRow(TypedDict):
-    """A row of the file of ``--rows``; ``grid`` has the values of settings and options, such as ``mine.margin``, and
-    ``rivals`` the systems that the row is compared with besides the standard loss, at its temperature."""
-
-    name: str
-    like: NotRequired[str]
-    tau: NotRequired[float]
-    settings: NotRequired[dict[str, Any]]
-    grid: NotRequired[dict[str, list[Any]]]
-    rivals: NotRequired[list[str]]
-    published: NotRequired[UserChange]
-
-
-class RowsFile(TypedDict):
-    rows: list[UserRow]
-
-
-def _read_rows(file: Path, known: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Returns the rows of the user's file."""
-    rows: list[dict[str, Any]] = [{**each} for each in read_toml(file, RowsFile)["rows"]]
-    likes = [row["name"] for row in known["rows"]]
-    taken = [BEFORE, *(each["name"] for each in known["rows"])]
-    taken += [f"{name}, {change}" for name, changes in known["changes"].items() for change in changes]
-    taken += [f"{first} + {name}" for first, names in known["together"].items() for name in names]
-    for each in rows:
-        name = each["name"]
-        unknown_key = next(iter(each.keys() - UserRow.__annotations__), "")
-        wrong = f"unknown key {unknown_key}, not one of {', '.join(UserRow.__annotations__)}" if unknown_key else ""
-        if name in taken:
-            wrong = "the name is taken; choose another one"
-        elif "like" in each and each["like"] not in likes:
-            wrong = f"like names no row of the laboratory and none above it, {each['like']!r}"
-        elif other := next((name for name in each.get("rivals", ()) if name not in likes), ""):
-            wrong = f"rivals names no system of the laboratory and none above it, {other!r}"
-        elif not each.get("tau", 1) >= 1e-4:
-            wrong = f"tau must be at least 0.0001, got {each['tau']}"
-        elif not all(each.get("grid", {"": [0]}).values()):
-            wrong = "grid has a setting without values"
-        elif "temperature" in each.get("settings", {}):
-            wrong = "temperature must be given as tau, or in grid"
-        if wrong:
-            raise InputError(f"--rows {file}: row {name}: {wrong}")
-        taken.append(name)
-        likes.append(name)
-    return rows
 
 
 @cache

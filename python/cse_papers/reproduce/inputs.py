@@ -1,18 +1,11 @@
-"""Inputs of the runs of a table: evaluation data, corpus, labelled pairs, further files, and settings.
-
-For trying out every cell of a table in seconds, ``smoke_inputs`` makes a tiny model and tiny data.
-"""
+"""Inputs of the runs of a table: evaluation data, corpus, labelled pairs, further files, and settings."""
 
 from __future__ import annotations
 
-import random
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,10 +15,12 @@ from cse.evaluation.sts import DEV, SEVEN
 from cse.io import write_text
 from cse.rng import Draws
 
-from ..transfer import TASKS as TRANSFER
 from .masked import first_sentences, make, weights_key
-from .stored import Records
-from .suites import TASKS, Table, clean_sets, find, hash_file
+from .scores import clean_sets, find, hash_file
+from .tables import Table
+
+if TYPE_CHECKING:
+    from .stored import Records
 
 SYNONYMS = "synonyms"
 """The NAME in ``--file NAME=PATH`` for the synonym file of the EDA rows; without this file, WordNet is used."""
@@ -36,8 +31,6 @@ SENTENCES = {"stsb-train-10k": (TRAIN[:1], 10_000), "sts-texts": ((*SEVEN, *DEV,
 
 They are the corpora of Mirror-BERT and ConSERT, for placeholders that ``--file NAME=PATH`` does not fill.
 """
-
-
 BASE, TRAINED, DOCUMENTS = "base", "trained ", "documents "
 """Placeholders that are filled with the base model, the encoder of another row, and the documents of a collection."""
 
@@ -109,6 +102,10 @@ def open_inputs(
         named = {**sts_sentences(Path(data), made, needed - named.keys()), **named}
         named |= documents(Path(data), made, [name for name in table.needs() if name.startswith(DOCUMENTS)])
     corpus_path, pairs_path = (None if file is None else Path(file) for file in (corpus, pairs))
+    if dev is not None and not any(recipe.preset for row in table.rows for recipe in row.recipes.values()):
+        raise InputError(
+            f"--dev {dev} has no effect on the table {table.name}, which selects no checkpoints; omit --dev"
+        )
     chosen = () if dev is None or made is None else clean_files(Path(data), made)
     return Inputs(Path(data), corpus_path, pairs_path, named, dev=chosen, **settings)  # type: ignore[arg-type]
 
@@ -203,95 +200,8 @@ def documents(data: Path, folder: Path, names: Sequence[str]) -> dict[str, str]:
     return paths
 
 
-# Of a smoke run: steps per run, maximum number of sentences in the corpus, pairs per STS file, and word pieces.
-STEPS, ROWS, PAIRS_EACH, VOCABULARY = 2, 300, 24, 1500
-CLASSES = {"trec": 6}
-"""Number of labels of each transfer task with more than two labels."""
-
-
-def smoke_inputs(table: Table, place: Path, device: str, threads: int) -> Inputs:
-    """Writes a tiny model and tiny data for a table to ``place``, and returns the inputs of its runs."""
-    sample = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").split("\n")
-    rows = [row for row in sample if len(row.split()) > 5][:ROWS]
-    data, generator = place / "data", random.Random(0)
-
-    def drawn(count: int) -> list[str]:
-        return [generator.choice(rows) for _ in range(count)]
-
-    def number() -> str:
-        return f"{generator.random():.3f}"
-
-    corpus = written(place / "corpus.txt", rows)
-    for stem in (*TASKS, *TRAIN):
-        lines = [f"{generator.random() * 5:.2f}\t{a}\t{b}" for a, b in (drawn(2) for _ in range(PAIRS_EACH))]
-        written(data / f"{stem}.tsv", lines)
-    for stem, task in TRANSFER.items():
-        for split in task.rows:
-            labels = [str(row % CLASSES.get(stem, 2)) for row in range(60)]
-            lines = ["\t".join([label, *drawn(2 if task.pairs else 1)]) for label in labels]
-            written(data / (f"{stem}.tsv" if split == "all" else f"{stem}.{split}.tsv"), lines)
-    for column in table.columns:
-        if table.suite in ("columns", "domain") and column not in {title for title, _ in TASKS.values()}:
-            written(data / column / "corpus.tsv", [f"d{n}\t{row}" for n, row in enumerate(rows[:60])])
-            written(data / column / "queries.tsv", [f"q{n}\t{' '.join(rows[n].split()[:5])}" for n in range(12)])
-            judged = ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(12))]
-            written(data / column / "qrels" / "test.tsv", judged)
-    pairs = ([text.replace('"', "") for text in drawn(2)] for _ in range(48))
-    labelled = written(place / "pairs.csv", ["sent0,sent1,hard_neg", *(f'"{a}","{b}","{a[::-1]}"' for a, b in pairs)])
-    words = sorted({word for row in rows for word in row.split()})
-    needed = table.needs()
-    reversed_rows = written(place / "parallel.txt", [" ".join(reversed(row.split())) for row in rows])
-    named = {name: str(reversed_rows) for name in needed}
-    named |= {
-        "glove": str(written(place / "glove.txt", [f"{word} {number()} {number()} {number()}" for word in words])),
-        "synonyms": str(written(place / "synonyms.txt", [f"{word}\tother{word}" for word in words])),
-        "nli-sentences": str(corpus),
-        "running-text": str(corpus),
-    }
-    named |= {name: str(labelled) for name in table.needs("pairs")}
-    named |= sts_sentences(data, place, needed)
-    model = str(_model(place / "tiny", rows))
-    named |= {name: model for name in needed if name == BASE or name.startswith(TRAINED)}
-    settings: dict[str, Any] = {
-        "device": device,
-        "precision": "fp32",
-        "threads": threads,
-        "max_steps": STEPS,
-        "batch_size": 8,
-    }
-    return Inputs(data, corpus, labelled, named, model=model, partial=True, **settings)
-
-
 def written(path: Path, lines: Iterable[str]) -> Path:
     """Writes lines to a file, and returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(f"{line}\n" for line in lines))
     return path
-
-
-def _model(folder: Path, rows: Sequence[str]) -> Path:
-    """Saves a tokenizer and a small BERT masked language model with random weights, unless the folder has them."""
-    import torch
-    from transformers import BertConfig, BertForMaskedLM, BertTokenizer
-
-    if (folder / "config.json").exists():
-        return folder
-    # Not made by the trainer of tokenizers, which breaks ties differently each time.
-    words = Counter(word for row in rows for word in re.findall(r"\w+|\S", row.lower()))
-    letters = sorted(set("".join(words)))
-    common = sorted(words, key=lambda word: (-words[word], word))
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters), *common]
-    tokenizer = BertTokenizer(vocab=str(written(folder / "vocab.txt", [*dict.fromkeys(pieces)][:VOCABULARY])))
-    tokenizer.save_pretrained(folder)
-    # The width is more than any number of dimensions in the Matryoshka rows.
-    sizes: dict[str, Any] = {
-        "hidden_size": 288,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 64,
-    }
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=128, **sizes))
-    model.save_pretrained(folder)
-    return folder

@@ -1,16 +1,13 @@
-"""A small laboratory, ``cse reproduce effects --small``: short runs on the package's sample, without evaluation data.
+"""The laboratory on the package's sample, without evaluation data: ``cse reproduce effects --small``.
 
-Runs are judged by halves of sentences that they are not trained on. Scores of so short runs with so small a measure say
-whether a method trains, what it costs, and whether it harms much; they are not compared with published changes. All
-outputs say "small".
+Runs are judged by halves of sentences that they are not trained on. ``[small]`` of ``tables/effects.toml`` has its rows
+and numbers. All outputs say "small".
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import shlex
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -24,34 +21,16 @@ from cse.data.corpus import HELD_OUT_WORDS
 from cse.evaluation.base import counted
 from cse.evaluation.geometry import score_halves
 
-from .bootstrap import RESAMPLES
 from .cells import Cell
-from .effects import BEFORE, FIRST, Laboratory, Printed, is_tau
+from .effects import BEFORE, FIRST, HALVES, Laboratory, is_tau
+from .effects_tables import Results
 from .inputs import Inputs, with_base, written
-from .measured import TESTED, Change, Results, markdown, with_tests
-from .suites import Scorer
-from .work import Shown, Work, check_settings, run_cells
+from .intervals import RESAMPLES
+from .scores import Scorer
+from .work import Work, check_settings, run_cells
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
     from cse.evaluation.base import Encodes
-    from cse.reports.style import Panel
-
-STEPS = 60
-"""Steps of a run, and of the masked language modelling that makes the base."""
-JUDGED = 1000
-"""Sentences at the end of the sample that judge, and are not trained on."""
-SEEDS = 2
-ROWS = (FIRST, "UNA", "focal")
-"""Rows that are run if none are named."""
-HALVES = "halves"
-TITLE = "Systems (small)"
-NOTE = (
-    "small: runs of {steps} steps on the package's sample, judged by halves of {judged:,} of its sentences. They show "
-    "whether a method trains and whether it harms; they do not order methods, and are not compared with published "
-    "changes."
-)
 
 
 class HalvesScorer(Scorer):
@@ -76,27 +55,27 @@ class HalvesScorer(Scorer):
         return scores, {HALVES: draws}
 
 
-def sample() -> tuple[list[str], list[str]]:
-    """Returns the sentences of the sample to train on, and the sentences that judge."""
+def sample(judged: int) -> tuple[list[str], list[str]]:
+    """Returns the sentences of the sample to train on, and the ``judged`` ones at its end, which judge."""
     rows = (files("cse") / "resources" / "sample.txt").read_text(encoding="utf8").splitlines()
     long = [place for place, row in enumerate(rows) if len(row.split()) >= HELD_OUT_WORDS]
-    first = long[-JUDGED]
-    judged = dict.fromkeys(rows[place] for place in long[-JUDGED:])
-    return [row for row in rows[:first] if row not in judged], list(judged)
+    last = dict.fromkeys(rows[place] for place in long[-judged:])
+    return [row for row in rows[: long[-judged]] if row not in last], list(last)
 
 
-def small_work(lab: Laboratory, selected: Sequence[str], place: Path, made: Path, **settings: Any) -> Work:
-    """Returns the work on rows: the selected ones, else those of the user, else ``ROWS``. ``settings`` are
-    ``seeds``, ``keep_models``, ``jobs`` and those of ``Inputs``; files are written to ``made``."""
-    trained, judged = sample()
-    seeds, keep_models, jobs = settings.pop("seeds") or SEEDS, settings.pop("keep_models"), settings.pop("jobs")
-    settings["max_steps"] = settings["max_steps"] or STEPS
+def small_work(lab: Laboratory, selected: Sequence[str], place: Path, seeds: int | None, **settings: Any) -> Work:
+    """Returns the work on the selected rows, else on those of the user, else on those of ``lab.small``. ``settings``
+    are those of ``Work`` and of ``Inputs``."""
+    small, others = lab.small, {name: settings.pop(name) for name in ("keep_models", "jobs")}
+    trained, judged = sample(small.judged)
+    settings["max_steps"] = settings["max_steps"] or small.steps
+    made = place / "inputs"
     inputs = Inputs(made, written(made / "sentences.txt", trained), **settings)
-    rows = lab.table.find_rows(selected or lab.own or ROWS)
+    rows = lab.table.find_rows(selected or lab.own or small.rows)
     if lab.own and not selected:
-        others = " ".join(f"--row {shlex.quote(name)}" for name in (*lab.own, *ROWS[1:]))
-        printing.say(f"only the rows of --rows are run, beside the standard loss; with UNA and focal: {others}")
-    return Work(lab.table, rows, range(seeds), inputs, HalvesScorer(judged), place, keep_models, False, jobs)
+        more = " ".join(f"--row {shlex.quote(name)}" for name in (*lab.own, *small.rows[1:]))
+        printing.say(f"only the rows of --rows are run, beside the standard loss; with UNA and focal: {more}")
+    return Work(lab.table, rows, range(seeds or small.seeds), inputs, HalvesScorer(judged), place, **others)
 
 
 def cells_of_rows(lab: Laboratory, names: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
@@ -110,62 +89,10 @@ def cells_of_rows(lab: Laboratory, names: Sequence[str], seeds: Sequence[int]) -
     return found + [lab.cell(*each, seed) for seed in seeds for each in dict.fromkeys(runs)]
 
 
-def changes(results: Results) -> list[tuple[str, str, str, list[int], Change | None]]:
-    """Returns the row, its column, what it is compared with, its seeds and its change, of the runs that are stored."""
-    found: list[tuple[str, str, str, list[int], Change | None]] = []
-    runs = dict.fromkeys((name, column) for name, column, _ in results.records if column is not None)
-    for name, column in runs:
-        seeds, same = results.seeds(name, column), results.lab.same(name, column)
-        both = [seed for seed in seeds if seed in results.seeds(FIRST, same)]
-        change = results.change((name, column), (FIRST, same), both, HALVES) if both and name != FIRST else None
-        found.append((name, column, "" if change is None else f"{FIRST}, {same}", seeds, change))
-    return found
-
-
-def table(results: Results) -> Printed:
-    """Compares rows with the standard loss at the same temperature."""
-    rows: list[tuple[list[str], Change | None, float | None]] = []
-    if (BEFORE, None, None) in results.records:
-        rows.append(([BEFORE, "", "", "", f"{results.scores(BEFORE, None, None)[HALVES]:.2f}", ""], None, None))
-    for name, column, against, seeds, change in changes(results):
-        seconds = statistics.median(results.records[name, column, seed]["train_seconds"] for seed in seeds)
-        mean = f"{results.mean(name, column, seeds, HALVES):.2f}"
-        rows.append(([name, column, str(len(seeds)), f"{seconds:.0f}", mean, against], change, None))
-    head = ["system", "tau", "seeds", "seconds", "MRR of halves x 100", "compared with", *TESTED[:2]]
-    return head, [row[: len(head)] for row in with_tests(rows)]
-
-
-def panel(results: Results, note: str) -> Panel:
-    """Returns a plot of the changes."""
-    from cse.reports.style import COLOURS, Panel, labelled
-
-    def draw(axes: Axes) -> None:
-        found = [
-            (f"{name}, {column}", change)
-            for name, column, _, _, change in changes(results)
-            if change is not None and not math.isnan(change.p)  # of one seed, the spread is not known
-        ]
-        for place, (_, change) in enumerate(found):
-            axes.plot([change.low, change.high], [place] * 2, color=COLOURS[0], linewidth=1.6)
-            axes.plot(change.mean, place, marker="o", linestyle="", color=COLOURS[0])
-        axes.axvline(0, linewidth=0.6)
-        axes.set_yticks(range(len(found)), [name for name, _ in found], fontsize=7)
-        axes.invert_yaxis()
-        labelled(axes, "small: change of the MRR of halves x 100", "")
-
-    return Panel(TITLE, note, draw)
-
-
-def run_small(lab: Laboratory, work: Work, shown: Shown) -> None:
-    """Runs the cells of the chosen rows that are not stored, and prints the table; ``work.inputs`` has no base yet."""
-    corpus = work.inputs.corpus
-    assert corpus is not None
+def run_small(lab: Laboratory, work: Work) -> Results:
+    """Runs the cells of the rows that are not stored, on the base that is made first; returns all records."""
+    assert work.inputs.corpus is not None
     cells = cells_of_rows(lab, [row.name for row in work.rows], work.seeds)
     check_settings(cells, work)
-    inputs = with_base(work.inputs, corpus, work.place / "inputs", work.inputs.max_steps, printing.say)
-    results = run_cells(lab, replace(work, inputs=inputs), cells)
-    head, rows = table(results)
-    note = NOTE.format(steps=work.inputs.max_steps, judged=JUDGED)
-    found = {"small": True, "note": note, "tables": {TITLE: {"columns": head, "rows": rows}}}
-    printing.result(found, shown.as_json, [f"### {TITLE}", "", *markdown(head, rows), "", note])
-    shown.write({TITLE: (head, rows)}, lambda: [panel(results, note)])
+    inputs = with_base(work.inputs, work.inputs.corpus, work.place / "inputs", work.inputs.max_steps, printing.say)
+    return run_cells(lab, replace(work, inputs=inputs), cells)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +11,13 @@ import numpy as np
 
 from cse.evaluation.significance import Difference, holm, t_interval
 
-from .bootstrap import Vector, mean_interval
+from .intervals import Vector, mean_interval
+from .scores import ANY
 from .stored import Records
-from .suites import ANY, Row, Table
+from .tables import Printed, Row, Table
 
 if TYPE_CHECKING:
     from cse.reports.style import Panel
-
-    from .cells import Plan
 
 Stored = Mapping[str, Sequence[Mapping[str, Any]]]
 """Stored cells by the name of the row."""
@@ -105,7 +104,7 @@ def paired_tests(table: Table, rows: Sequence[Row], stored: Stored) -> list[dict
 
 
 def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the table as a JSON object; ``notes`` are those of a ``cells.Plan``."""
+    """Returns the table as a JSON object; ``notes`` are those of a ``work.Plan``."""
     records = []
     for row in rows:
         ours = collect(table, row, stored)
@@ -134,7 +133,7 @@ def to_dict(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[st
     }
 
 
-def flat(values: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+def flat(values: Mapping[str, Any]) -> Printed:
     """Returns the names of columns and the rows of ``to_dict``, with a column for each of its values, for CSV."""
     columns = [f"{column}, {key}" for column in values["rows"][0]["cells"] for key in CELL] if values["rows"] else []
     rows = []
@@ -191,15 +190,6 @@ def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[s
     return "\n".join(lines)
 
 
-def trial(table: Table, rows: Sequence[Row], failed: Collection[str], chosen: Plan) -> dict[str, Any]:
-    """Returns the outcome of ``--smoke`` as a JSON object, which has no scores: they would mean nothing."""
-    records = []
-    for row in rows:
-        status = "fails" if row.name in failed else "runs" if row.name in chosen.stored else chosen.notes[row.name]
-        records.append({"method": row.method, "model": row.model, "status": status})
-    return {"table": table.name, "source": table.source, "rows": records}
-
-
 def _published(value: float, sd: float) -> str:
     if math.isnan(value):
         return ""
@@ -249,7 +239,7 @@ def panels(table: Table, rows: Sequence[Row], stored: Stored) -> list[Panel]:
     return [Panel(column, caption, draw_column(column)) for column in table.columns]
 
 
-def changes_on_documents(table: Table, sets: Mapping[str, Records]) -> tuple[list[str], list[list[str]]]:
+def changes_on_documents(table: Table, sets: Mapping[str, Records]) -> Printed:
     """Returns the names of the columns, and the changes of each row of ``domain`` that has runs on all collections. A
     row is trained on the documents of each collection. The changes of nDCG@10 from the untrained model have 95 %
     intervals over queries and seeds, and are compared with those of the standard loss at the same temperature."""

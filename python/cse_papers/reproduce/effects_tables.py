@@ -1,6 +1,6 @@
 """The tables of the laboratory: what the stored runs of its rows say, and how far it can be believed.
 
-Changes over two or more seeds have 95 % intervals over pairs and seeds and p-values (see ``bootstrap``), which Holm's
+Changes over two or more seeds have 95 % intervals over pairs and seeds and p-values (see ``intervals``), which Holm's
 method adjusts over the rows of a table.
 """
 
@@ -17,9 +17,10 @@ import numpy as np
 from cse.evaluation.significance import direction, holm
 from cse.evaluation.sts import CLEAN_FILES
 
-from .bootstrap import TITLES, interval, rank_correlation, welch
-from .effects import BEFORE, FIRST, GEOMETRY, Comparison, Laboratory, Line, Printed, is_tau, published_value
+from .effects import BEFORE, FIRST, GEOMETRY, HALVES, Comparison, Laboratory, Line, is_tau, published_value
+from .intervals import TITLES, interval, rank_correlation, welch
 from .stored import Records
+from .tables import Printed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -450,6 +451,47 @@ def tables_of(lab: Laboratory, sets: Mapping[str, Records], others: Mapping[str,
     return found
 
 
-def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns the lines of a table in Markdown."""
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---", *["---:"] * (len(head) - 1)], *rows)]
+def changes_at_own(results: Results) -> list[tuple[str, str, str, list[int], Change | None]]:
+    """Returns the row, its column, what it is compared with, its seeds and its change, of the runs that are stored."""
+    found: list[tuple[str, str, str, list[int], Change | None]] = []
+    runs = dict.fromkeys((name, column) for name, column, _ in results.records if column is not None)
+    for name, column in runs:
+        seeds, same = results.seeds(name, column), results.lab.same(name, column)
+        both = [seed for seed in seeds if seed in results.seeds(FIRST, same)]
+        change = results.change((name, column), (FIRST, same), both, HALVES) if both and name != FIRST else None
+        found.append((name, column, "" if change is None else f"{FIRST}, {same}", seeds, change))
+    return found
+
+
+def small_table(results: Results) -> Printed:
+    """Compares rows, by halves of sentences, with the standard loss at the same temperature."""
+    rows: list[tuple[list[str], Change | None, float | None]] = []
+    if (BEFORE, None, None) in results.records:
+        rows.append(([BEFORE, "", "", "", f"{results.scores(BEFORE, None, None)[HALVES]:.2f}", ""], None, None))
+    for name, column, against, seeds, change in changes_at_own(results):
+        seconds = statistics.median(results.records[name, column, seed]["train_seconds"] for seed in seeds)
+        mean = f"{results.mean(name, column, seeds, HALVES):.2f}"
+        rows.append(([name, column, str(len(seeds)), f"{seconds:.0f}", mean, against], change, None))
+    head = ["system", "tau", "seeds", "seconds", "MRR of halves x 100", "compared with", *TESTED[:2]]
+    return head, [row[: len(head)] for row in with_tests(rows)]
+
+
+def small_panel(results: Results, note: str) -> Panel:
+    """Returns a plot of the changes."""
+    from cse.reports.style import COLOURS, Panel, labelled
+
+    def draw(axes: Axes) -> None:
+        found = [
+            (f"{name}, {column}", change)
+            for name, column, _, _, change in changes_at_own(results)
+            if change is not None and not math.isnan(change.p)  # of one seed, the spread is not known
+        ]
+        for place, (_, change) in enumerate(found):
+            axes.plot([change.low, change.high], [place] * 2, color=COLOURS[0], linewidth=1.6)
+            axes.plot(change.mean, place, marker="o", linestyle="", color=COLOURS[0])
+        axes.axvline(0, linewidth=0.6)
+        axes.set_yticks(range(len(found)), [name for name, _ in found], fontsize=7)
+        axes.invert_yaxis()
+        labelled(axes, "small: change of the MRR of halves x 100", "")
+
+    return Panel(results.lab.small.title, note, draw)
