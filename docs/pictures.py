@@ -128,6 +128,46 @@ def focal() -> str:
     return svg(325, "Similarities before the division by the temperature, as functions of the cosine s", parts)
 
 
+def focal_weights() -> str:
+    """Returns a picture of the factors by which focal logits multiply exp(s / tau), as functions of s."""
+    import torch
+
+    from cse.losses.base import focal
+    from cse.losses.options import ContrastiveOptions
+
+    margin, tau = ContrastiveOptions().margin, 0.07
+    s = torch.linspace(0, 1, 81, dtype=torch.float64)
+    none = torch.zeros(81, dtype=torch.int64)
+    curves = {
+        "one": (focal(s[:, None], none, tau, margin)[:, 0] - s / tau).exp().log10(),
+        "two": (focal(s[:, None], None, tau, margin)[:, 0] - s / tau).exp().log10(),
+    }
+    bottom, top = -2.0, 2.0
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return 60 + x * 350, 20 + (top - y) / (top - bottom) * 220
+
+    parts = [rule(*place(0, 0), *place(1, 0)), rule(*place(0, bottom), *place(0, top))]
+    for value in (0.25, 0.5, 0.75, 1):
+        x, y = place(value, 0)
+        parts += [rule(x, y - 4, x, y + 4), words(x, y + 20, f"{value:g}", "small", "middle")]
+    for value in (-2, -1, 0, 1, 2):
+        x, y = place(0, value)
+        parts += [rule(x - 4, y, x + 4, y), words(x - 9, y + 5, f"{10.0**value:g}", "small", "end")]
+    for kind, values in curves.items():
+        points = [place(x, y) for x, y in zip(s.tolist(), values.tolist(), strict=True)]
+        parts.append(f'<path class="line {kind}" d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in points)}"/>')
+    x, y = place(1 - margin, 0)
+    parts += [f'<circle class="two" cx="{x:.1f}" cy="{y:.1f}" r="4"/>']
+    parts += [words(x + 4, y - 10, f"1 - m = {1 - margin:g}", "small", "end")]
+    x = place(1, 0)[0] + 12
+    for at, kind, label in ((curves["two"][-1].item(), "two", "negative"), (0.35, "one", "positive")):
+        parts.append(words(x, place(0, at)[1] + 5, label, kind))
+    parts.append(words(x, place(0, 0)[1] + 5, "cosine s", "small"))
+    about = f"for tau = {tau:g} and margin m = {margin:g}"
+    return svg(262, f"Weights that focal logits give to exp(s / tau), as functions of the cosine s, {about}", parts)
+
+
 def search(folder: Path) -> str:
     """Returns a picture of the terminal in which the searches of ``make quickstart`` are run."""
     from rich.console import Console
@@ -168,7 +208,7 @@ def report(folder: Path) -> None:
             Image.open(shot).save(FOLDER / f"{name}.webp", quality=80, method=6)
 
 
-PICTURES: dict[str, Callable[[], str]] = {"una": una, "focal": focal}
+PICTURES: dict[str, Callable[[], str]] = {"una": una, "focal": focal, "focal-weights": focal_weights}
 
 
 def main() -> int:
