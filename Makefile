@@ -26,7 +26,7 @@ QUERY ?= an illness that doctors could not cure
 LAST := $$(ls -td quickstart/runs/*/ | head -n 1)
 JOBS ?= 2
 
-.PHONY: quickstart test test-slow test-all test-faults test-tools lint package bench-core bench-growth bench-train bench-search reproduce-smoke docs \
+.PHONY: quickstart test coverage test-slow test-all test-faults test-tools lint package bench-core bench-growth bench-train bench-search reproduce-smoke docs \
 	structure pictures clean
 
 # If pyproject.toml or constraints.txt changes, the packages are reinstalled. If a Rust source changes, the extension
@@ -59,6 +59,11 @@ quickstart: $(READY)
 test: $(READY)
 	cargo test --quiet
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+
+# The lines of Python that make test runs, by file, and their share. Processes that tests start are not counted.
+coverage: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt pytest-cov
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov=cse --cov=cse_papers --cov-report=term
 
 test-slow: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal -m "slow and not tools"

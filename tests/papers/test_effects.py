@@ -386,6 +386,11 @@ def test_stored_sets_are_read_as_they_were_written(tmp_path):
         ('[[rows]]\nname = "x"\nlike = "z"\n[[rows]]\nname = "z"', "none above it, 'z'"),
         ('[[rows]]\nname = "x"\npublished = 0.8', "published: must be an object"),
         ('[[rows]]\nname = "x"\nloss = "focal"', "unknown key loss"),
+        ('[[rows]]\nname = "x"\nsettings = { teacher = "{trained UNa}" }', "{trained UNa} must name a system"),
+        (
+            '[[rows]]\nname = "x"\nsettings = { teacher = "{trained RankCSE}" }',
+            "must name a system that needs no trained encoder itself; choose one of standard, UNA",
+        ),
     ],
 )
 def test_a_file_of_rows_with_a_mistake_is_refused(tmp_path, text, message):
@@ -393,6 +398,14 @@ def test_a_file_of_rows_with_a_mistake_is_refused(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(InputError, match=message):
         effects.laboratory(file)
+
+
+def test_lists_of_rows_that_are_like_others_are_joined_without_repetition(tmp_path):
+    file = tmp_path / "rows.toml"
+    file.write_text('[[rows]]\nname = "x"\nlike = "UNA"\nsettings = { negatives = ["una", "twins"] }\n')
+    lab = effects.laboratory(file)
+    (row,) = lab.table.find_rows(["x"])
+    assert all(recipe.settings["negatives"] == ["una", "twins"] for recipe in row.recipes.values())
 
 
 def test_a_row_of_a_user_may_have_another_loss_a_grid_and_any_temperature(tmp_path):
@@ -454,6 +467,15 @@ def test_a_file_of_runs_of_another_table_is_refused(tmp_path, cse_here):
     done = cse_here("reproduce", "domain", "--stored", tmp_path / "runs.parquet")
     assert done.returncode == 2
     assert "holds no runs of the table domain; name another file" in " ".join(done.stderr.split())
+
+
+def test_stored_runs_of_rows_that_are_not_known_are_left_out(tmp_path, cse_here):
+    runs = [record("standard", "0.05", 0, 69), record("UNA", "0.05", 0, 70)]
+    sets = {"one": records(*runs), "two": records(record("own row", "0.05", 0, 71))}
+    write_sets(tmp_path / "runs.parquet", sets)
+    done = cse_here("reproduce", "effects", "--stored", tmp_path / "runs.parquet", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "Systems (one)" in json.loads(done.stdout)["tables"]
 
 
 def test_a_changed_comment_discards_no_runs(tmp_path):

@@ -351,6 +351,20 @@ def test_commands_are_printed_with_the_files_that_rows_lack(minilm, cse_here, sm
     assert "--print-commands" in done.stderr
 
 
+def test_the_latex_of_a_published_table_has_the_cells_that_are_printed(tmp_path):
+    from cse_papers.reproduce.printed import Shown, show_published
+    from cse_papers.reproduce.work import Plan
+
+    table = find_table("una-tableC4")
+    stored = stored_cells({("every 5 batches, bert-base-uncased", "UNA"): {0: 82.0, 1: 83.0}})
+    file = tmp_path / "t.tex"
+    show_published(table, table.rows, Plan(stored, [], {}), Shown(latex=str(file)))
+    lines = file.read_text(encoding="utf8").splitlines()
+    (ours,) = (line for line in lines if "ours" in line)
+    assert ours.startswith("every 5 batches, bert-base-uncased & ours, 2 seeds & 82.50 ± 0.71 [")
+    assert len({line.count("&") for line in lines if "&" in line}) == 1
+
+
 def test_the_plot_of_a_table_has_a_panel_for_each_column(tmp_path):
     pytest.importorskip("matplotlib")
     from cse.reports.style import write

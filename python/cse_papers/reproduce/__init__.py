@@ -1,8 +1,8 @@
 """The engine of ``cse reproduce``: a table is rows, and a row is runs, which are scored.
 
-Where a row is declared: ``tables/recipes.toml`` says what is trained for it, ``tables/published.toml`` what its paper
-prints; the rows of the laboratory (``cse reproduce effects``) are in ``tables/effects.toml``. ``tables`` and
-``effects`` read these files, ``own_rows`` reads those of a user (``--rows``).
+Where a row is declared: ``cse_papers/tables/recipes.toml`` says what is trained for it, and ``published.toml`` there
+what its paper prints; the rows of the laboratory (``cse reproduce effects``) are in ``effects.toml`` there. ``tables``
+and ``effects`` read these files, ``own_rows`` reads those of a user (``--rows``).
 
 A command, in order: ``command`` (options), ``inputs`` (files; the base of the laboratory: ``masked``, ``base_file``),
 ``cells`` (the names, folders and configurations of runs), ``stored`` (stored scores), ``work`` (which runs are wanted),

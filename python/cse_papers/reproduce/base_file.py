@@ -72,7 +72,7 @@ def unpack(file: Path, place: Path) -> Path:
 
     folder = place / file.stem
     with suppress(OSError, ValueError, SafetensorError):
-        if folder.exists() and (known := weights_key(str(folder))) in file.stem:
+        if (folder / WEIGHTS).exists() and (known := weights_key(str(folder))) in file.stem:
             _check_rest(file, known, {name: (folder / name).read_bytes() for name in FILES})
             return folder
     try:

@@ -207,15 +207,17 @@ def show_stored(lab: Laboratory | None, table: Table, sets: Mapping[str, Records
     from .printed import show_domain, show_laboratory
 
     known = {row.name for row in table.rows}
-    try:
-        if not any(name in known for records in sets.values() for name, _, _ in records):
-            raise KeyError
-        if lab is not None:
-            show_laboratory(lab, sets, shown)
-        else:
-            show_domain(table, sets, shown)
-    except KeyError:
-        raise InputError(f"--stored {file}: holds no runs of the table {table.name}; name another file") from None
+    own = {
+        name: found
+        for name, records in sets.items()
+        if (found := {key: record for key, record in records.items() if key[0] in known})
+    }
+    if not own:
+        raise InputError(f"--stored {file}: holds no runs of the table {table.name}; name another file")
+    if lab is not None:
+        show_laboratory(lab, own, shown)
+    else:
+        show_domain(table, own, shown)
 
 
 def run_and_show(lab: Laboratory | None, work: Work, shown: Shown) -> None:

@@ -20,6 +20,7 @@ from cse.errors import InputError
 from cse.losses import CONTRASTIVE_LOSSES
 
 from .cells import Cell
+from .inputs import TRAINED
 from .own_rows import read_rows
 from .tables import Recipe, Row, Table, find_table, merged, resource, tables
 
@@ -135,19 +136,18 @@ class Laboratory:
 
     def teachers(self, cells: Iterable[Cell]) -> dict[str, Cell]:
         """Returns the cells whose encoders other cells need, by the name of the placeholder."""
-        names = {name for cell in cells for name in cell.recipe.needs() if name.startswith("trained ")}
-        rows = {name: name.removeprefix("trained ") for name in sorted(names)}
-        return {name: self.cell(row, self.systems[row], 0) for name, row in rows.items()}
+        rows = sorted(trained_rows(cell.recipe for cell in cells))
+        return {TRAINED + row: self.cell(row, self.systems[row], 0) for row in rows}
 
 
 def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Merges settings: tables by key, lists are joined, and values of ``""`` are left out."""
+    """Merges settings: tables by key, lists are joined without repetition, and values of ``""`` are left out."""
     found = dict(first)
     for key, value in second.items():
         if isinstance(value, dict):
             value = _joined(found.get(key, {}), value)
         elif isinstance(value, list):
-            value = [*value, *found.get(key, [])]
+            value = [*value, *(each for each in found.get(key, ()) if each not in value)]
         found[key] = value
     return {key: value for key, value in found.items() if value != ""}
 
@@ -215,6 +215,7 @@ def laboratory(file: Path | None = None, imports: tuple[str, ...] = ()) -> Labor
     lab = Laboratory(whole, systems, changes, tuple(comparisons), small, tuple(each["name"] for each in more))
     for name in lab.own:
         _check_folders(lab.table, name, f"--rows {file}: row {name}")
+        _check_trained(lab, name, f"--rows {file}: row {name}")
     for each in more:
         name, tau = each["name"], systems[each["name"]]
         for rival in each.get("rivals", ()):
@@ -232,6 +233,24 @@ def _check_folders(table: Table, name: str, where: str) -> None:
             f"{where}: two runs would have the folder {doubled}, in which only letters, digits and dots differ; choose "
             "another name, or other values of grid"
         )
+
+
+def _check_trained(lab: Laboratory, name: str, where: str) -> None:
+    """Raises ``InputError`` if a row needs the encoder of no system, or of one that needs such encoders itself."""
+    known = {row.name: row.recipes.values() for row in lab.table.rows if row.name in lab.systems}
+    for needed in trained_rows(known[name]):
+        if needed not in known or needed == name or trained_rows(known[needed]):
+            simple = [other for other, recipes in known.items() if other != name and not trained_rows(recipes)]
+            raise InputError(
+                f"{where}: {{trained {needed}}} must name a system that needs no trained encoder itself; choose one of "
+                f"{', '.join(simple)}"
+            )
+
+
+def trained_rows(recipes: Iterable[Recipe]) -> list[str]:
+    """Returns the rows whose encoders the recipes of a row need."""
+    names = dict.fromkeys(name for recipe in recipes for name in recipe.needs() if name.startswith(TRAINED))
+    return [name.removeprefix(TRAINED) for name in names]
 
 
 def _grid(row: Mapping[str, Any], settings: Mapping[str, Any], columns: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -207,15 +207,16 @@ def comparison(results: Results, table: Comparison) -> Printed:
         rows.append((cells, change, published_change(table, line)))
     if few and rows[0][0][0] == first.label:
         rows[0][0][2] += f" ({results.mean(first.row, first.tau, bases[:1], score):.2f})"
-    head = [table.title.split(": ")[1], "seeds", score, "published"]
+    head = [table.title.rpartition(": ")[2], "seeds", score, "published"]
     return [*head, *TESTED], with_tests(rows) if len(rows) > 1 else []
 
 
 def published_change(table: Comparison, line: Line) -> float | None:
     """Returns the published change from the first row of a comparison, or None."""
-    if line.published is None:
+    first = table.lines[0].published
+    if line.published is None or first is None:
         return None
-    return published_value(*line.published) - published_value(*(table.lines[0].published or line.published))
+    return published_value(*line.published) - published_value(*first)
 
 
 def signs(compared: Mapping[str, Printed]) -> Printed:

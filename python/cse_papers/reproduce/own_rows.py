@@ -19,7 +19,8 @@ class UserChange(TypedDict):
 
 class UserRow(TypedDict):
     """A row of the file of ``--rows``; ``grid`` has the values of settings and options, such as ``mine.margin``, and
-    ``rivals`` the systems that the row is compared with besides the standard loss, at its temperature."""
+    ``rivals`` the systems that the row is compared with besides the standard loss, if they have its temperature at that
+    one."""
 
     name: str
     like: NotRequired[str]

@@ -15,7 +15,7 @@ from cse.io import write_text
 
 from .effects import Laboratory
 from .effects_tables import Results, chosen_by, order_panel, small_panel, small_table, tables_of
-from .published import changes_on_documents, flat, markdown, panels, to_dict
+from .published import changes_on_documents, flat, markdown, panels, shown_rows, to_dict
 from .stored import Records
 from .tables import Printed, Row, Table
 
@@ -37,13 +37,18 @@ class Shown:
     latex: str | None = None
     picture: str | None = None
 
-    def write(self, tables: Mapping[str, Printed], panels: Callable[[], Sequence[Panel]]) -> None:
-        """Writes the tables, by title, and the panels to files, if wanted."""
+    def write(
+        self,
+        tables: Mapping[str, Printed],
+        panels: Callable[[], Sequence[Panel]],
+        printed: Mapping[str, Printed] | None = None,
+    ) -> None:
+        """Writes the tables, by title, and the panels to files, if wanted; for LaTeX, ``printed`` if it is given."""
         if self.csv is not None:
             write_text(self.csv, csv_of(tables))
             printing.say(f"wrote {self.csv}")
         if self.latex is not None:
-            write_text(self.latex, latex_of(tables))
+            write_text(self.latex, latex_of(tables if printed is None else printed))
             printing.say(f"wrote {self.latex}")
         if self.picture is not None:
             from cse.reports.style import write
@@ -126,8 +131,10 @@ def show_small(results: Results, steps: int, shown: Shown) -> None:
 def show_published(table: Table, rows: Sequence[Row], chosen: Plan, shown: Shown) -> None:
     """Prints published values and ours."""
     values = to_dict(table, rows, chosen.stored, chosen.notes)
-    printing.result(values, shown.as_json, [markdown(table, rows, chosen.stored, chosen.notes)])
-    shown.write({table.name: flat(values)}, lambda: panels(table, rows, chosen.stored))
+    given = table, rows, chosen.stored
+    printing.result(values, shown.as_json, [markdown(*given, chosen.notes)])
+    printed = {table.name: shown_rows(*given, chosen.notes)}
+    shown.write({table.name: flat(values)}, lambda: panels(*given), printed)
 
 
 def lines_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -149,35 +149,46 @@ CELL = ("published", "ours", "sd", "seeds", "low", "high")
 """Values of a cell of ``to_dict`` that ``flat`` returns."""
 
 
-def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> str:
-    """Returns the table as Markdown: the published values of each row, and below them ours."""
-    lines = [f"{table.source}: {table.metric}.", *([f"Note: {table.note}"] if table.note else []), ""]
-    lines += [f"| row | | {' | '.join(table.columns)} |", f"| --- | --- |{' ---: |' * len(table.columns)}"]
-    remarks = []
+def shown_rows(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> Printed:
+    """Returns the table as it is printed: the published values of each row, and below them ours."""
+    found = []
     for row in rows:
-        mark = ""
-        if row.misprint:
-            remarks.append(f"† {row.name}: the printed values do not agree with each other ({row.misprint}).")
-            mark = " †"
         if any(not math.isnan(value) for value in row.values):
             cells = [_published(value, row.sd[n] if row.sd else math.nan) for n, value in enumerate(row.values)]
-            lines.append(f"| {row.name}{mark} | published | {' | '.join(cells)} |")
+            found.append([f"{row.name}{' †' if row.misprint else ''}", "published", *cells])
         ours = collect(table, row, stored)
         if ours:
             shown = [_ours(ours.get(c), row.values[n]) for n, c in enumerate(table.columns)]
             seeds = max(len(entry.by_seed) for entry in ours.values())
-            if row.remark:
-                remarks.append(f"‡ {row.name}: {row.remark}.")
             name = f"{row.name}{' ‡' if row.remark else ''}"
-            lines.append(f"| {name} | ours, {seeds} seed{'s' if seeds > 1 else ''} | {' | '.join(shown)} |")
+            found.append([name, f"ours, {seeds} seed{'s' if seeds > 1 else ''}", *shown])
         elif row.name in notes:
-            lines.append(f"| {row.name} | {notes[row.name]} |{' |' * len(table.columns)}")
+            found.append([row.name, notes[row.name], *[""] * len(table.columns)])
+    return ["row", "", *table.columns], found
+
+
+def remarks(table: Table, rows: Sequence[Row], stored: Stored) -> list[str]:
+    """Returns the remarks below the table."""
+    found = []
+    for row in rows:
+        if row.misprint:
+            found.append(f"† {row.name}: the printed values do not agree with each other ({row.misprint}).")
+        if row.remark and collect(table, row, stored):
+            found.append(f"‡ {row.name}: {row.remark}.")
+    return found
+
+
+def markdown(table: Table, rows: Sequence[Row], stored: Stored, notes: Mapping[str, str]) -> str:
+    """Returns the table of ``shown_rows`` and the tests as Markdown."""
+    lines = [f"{table.source}: {table.metric}.", *([f"Note: {table.note}"] if table.note else []), ""]
+    head, printed = shown_rows(table, rows, stored, notes)
+    lines += [f"| {' | '.join(cells)} |" for cells in (head, ["---", "---", *["---:"] * len(table.columns)], *printed)]
     lines += [
         "",
         "Ours: mean ± standard deviation over seeds, [95 % interval of the mean]; *: the interval contains the "
         "published value.",
     ]
-    lines += [SELECTION, *remarks]
+    lines += [SELECTION, *remarks(table, rows, stored)]
     tests = paired_tests(table, rows, stored)
     if tests:
         lines += ["", "| paired t-test over seeds | against | column | seeds | difference | p (Holm) |"]

@@ -100,7 +100,7 @@ def _read(path: Path, now: Mapping[str, Any]) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{path}: was not written by cse reproduce; remove it, or choose another -o") from None
     if before != now:
-        name = next(key for key in sorted({*before, *now}) if before.get(key) != now.get(key))
+        name = next(key for key in sorted({*before, *now}) if before.get(key, "") != now.get(key, ""))
         raise InputError(
             f"{path}: was made with {name} {before.get(name)}, not {now.get(name)}; choose another folder with -o, "
             "or remove the cell"

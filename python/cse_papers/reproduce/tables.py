@@ -111,10 +111,11 @@ class Table:
         columns = tuple(name for name in self.columns if (data / name).exists())
         if not columns:
             raise InputError(f"--data {data} has none of the collections {', '.join(self.columns)}")
+        kept = [place for place, name in enumerate(self.columns) if name in columns]
         rows = [
             replace(
                 row,
-                values=row.values[: len(columns)],
+                values=tuple(row.values[place] for place in kept),
                 recipes={column: recipe for column, recipe in row.recipes.items() if column in columns},
             )
             for row in self.rows
@@ -128,7 +129,7 @@ class Table:
             some = [row for row in self.rows if name in (row.method, row.name)]
             some = some or [row for row in self.rows if fnmatchcase(row.name, name)]
             if not some:
-                raise InputError(unknown("--row", name, [row.name for row in self.rows]))
+                raise unknown("--row", name, [row.name for row in self.rows])
             rows += some
         return [*{row.name: row for row in rows}.values()] or list(self.rows)
 
@@ -153,7 +154,7 @@ def tables() -> dict[str, Table]:
 def find_table(name: str) -> Table:
     """Returns a table; raises ``InputError`` if no table has this name."""
     if name not in tables():
-        raise InputError(unknown("TABLE", name, tables()))
+        raise unknown("TABLE", name, tables())
     return tables()[name]
 
 
