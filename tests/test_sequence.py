@@ -94,3 +94,26 @@ def test_only_labels_with_a_teacher_are_two_runs(config):
     assert sequence.is_sequence(config)
     assert not sequence.is_sequence(config.replace(learn=False, folds=None))
     assert not sequence.is_sequence(config.replace(more_loss_terms=(), options={}))
+
+
+@pytest.mark.slow
+def test_random_labels_after_a_teacher_are_not_called_better(config, sample_rows, tmp_path):
+    from cse.evaluation.labels import predict
+
+    words, texts, leaked = [], sample_rows[:120], []
+    for seed in range(4):
+        labels = np.random.default_rng(seed).permutation(np.repeat([0, 1], 60))
+        table = write_table(
+            tmp_path / f"{seed}.csv", [(text, "ab"[label]) for text, label in zip(texts, labels, strict=True)]
+        )
+        own = config.replace(corpus=table, name=f"random{seed}", max_steps=40, batch_size=16)
+        result = train(own)
+        words.append(result.verdict["word"])
+        # The encoder has learned these labels: judged by rows that taught it, it would be called better.
+        vectors = Encoder(result.folder / "best").encode(texts)
+        before = Encoder(str(config.model), pooler="avg").encode(texts)
+        even = np.arange(120) % 2 == 0
+        right = [np.mean(predict(each[even], labels[even], each[~even]) == labels[~even]) for each in (before, vectors)]
+        leaked.append(right[1] - right[0])
+    assert "better" not in words, words
+    assert np.mean(leaked) > 0.1, leaked

@@ -77,6 +77,7 @@ def make(corpus: Path, place: Path, device: str, steps: int | None, say: Callabl
         folder.mkdir(parents=True, exist_ok=True)
         _train(str(base), sentences, folder, device, settings, say)
         write_text(folder / "made.json", json.dumps(made, indent=1) + "\n")
+        say(f"its weights have the hash {weights_key(str(folder))}, by which stored runs name their base")
     return folder
 
 
