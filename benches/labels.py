@@ -15,9 +15,9 @@ without class weights, which favours frequent labels; they are kept for one rele
 the labels of 100 rows are permuted, by each of the seeds from the first to the one before the last, and the classifier
 is fitted to the true ones. With --setfit, the Python of another environment trains SetFit, with its defaults, on the
 same 100 rows. With --teacher, the model learns from MODEL on all rows of the table before it learns the labels of 100
-(``--learn --teacher``); with --tuned, MODEL itself learns these labels before it teaches. The score without labels is
-the MRR by which --learn is guarded, of the same sentences. A cell is stored when it is finished, so that an interrupted
-program continues.
+(``--learn --teacher``); with --tuned, MODEL itself learns these labels before it teaches (``--tune-teacher``). The
+score without labels is the MRR by which --learn is guarded, of the same sentences. A cell is stored when it is
+finished, so that an interrupted program continues.
 """
 
 from __future__ import annotations
@@ -128,14 +128,14 @@ def listed(classes: Numbers) -> str:
     return "".join(map(str, classes.tolist()))
 
 
-def prepared(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: int, model: str | None = None) -> Any:
-    """Returns a run of ``model``, or that of ``data``, on the table that is ready to be trained."""
+def prepared(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: int) -> Any:
+    """Returns a run on the table that is ready to be trained."""
     import cse
     from cse.training.setup import prepare
 
     table = {"corpus": str(data.table(taught, labels)), "column": "text", "labels": "label", "learn": True}
     settings = {"seed": seed, "threads": threads, "output": str(data.work), "device": data.device}
-    return prepare(cse.TrainConfig(**table, **settings, model=model or data.model), left_out=np.arange(0))
+    return prepare(cse.TrainConfig(**table, **settings, model=data.model), left_out=np.arange(0))
 
 
 def trained(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: int) -> tuple[Any, dict[str, Any]]:
@@ -160,31 +160,9 @@ def trained(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: in
     return encoder, {**seconds, **record}
 
 
-def tuned_first(data: Data, seed: int, teacher: str, threads: int) -> dict[str, Any]:
-    """As ``taught_first``, with a teacher that learned the labels of the same rows before."""
-    from cse import Encoder
-    from cse.evaluation.labels import predict
-    from cse.training.callbacks import Callback
-    from cse.training.loop import Trainer
-    from cse.training.step.ranks import World
-
-    rows = data.taught(LABELS[1], seed)
-    labels, texts = data.labels[rows], [data.texts[row] for row in rows]
-    began = time.process_time()
-    run = prepared(data, rows, labels, seed, threads, teacher)
-    result = Trainer(run, World(), Callback()).run()
-    tuning = time.process_time() - began
-    after = Encoder(result.folder / "best", device=data.device).encode([*texts, *data.texts[TABLE:]])
-    before = data.before()
-    old = predict(before[rows], labels, before[TABLE:])
-    own = compared(old, predict(after[: len(rows)], labels, after[len(rows) :]), data.labels[TABLE:])
-    found = taught_first(data, seed, str(result.folder / "best"), threads)
-    shutil.rmtree(result.folder)
-    return {**found, "teacher": own["difference"], "tuning": tuning, "weight of the base": run.state.selector.share}
-
-
-def taught_first(data: Data, seed: int, teacher: str, threads: int) -> dict[str, Any]:
-    """Trains on the table with ``--learn --teacher``; returns the scores before and after both runs."""
+def taught_first(data: Data, seed: int, teacher: str, threads: int, tune: bool = False) -> dict[str, Any]:
+    """Trains on the table with ``--learn --teacher``; returns the scores before and after all runs. With ``tune``, as
+    with ``--tune-teacher``, and those of the teacher."""
     import cse
     from cse.evaluation.labels import predict
     from cse.training.callbacks import Callback
@@ -194,22 +172,37 @@ def taught_first(data: Data, seed: int, teacher: str, threads: int) -> dict[str,
     from cse.training.step.ranks import World
 
     rows = data.taught(LABELS[1], seed)
-    labels = data.labels[rows]
-    columns = {"corpus": str(data.table(rows, labels)), "column": "text", "labels": "label", "learn": True}
-    settings = {"seed": seed, "threads": threads, "output": str(data.work), "device": data.device}
-    config = cse.TrainConfig(**columns, **settings, model=data.model, teacher=teacher, name=f"{data.name}-{seed}")
-    began = time.process_time()
-    second = taught(config, World(), lambda given, _: Trainer(prepare(given), World(), Callback()).run())
-    result = Trainer(prepare(second, left_out=np.arange(0)), World(), Callback()).run()
-    seconds = time.process_time() - began
-    texts = [data.texts[row] for row in rows]
-    after = cse.Encoder(result.folder / "best", device=data.device).encode([*texts, *data.texts[TABLE:]])
+    labels, texts = data.labels[rows], [*(data.texts[row] for row in rows), *data.texts[TABLE:]]
     before = data.before()
     old = predict(before[rows], labels, before[TABLE:])
-    new = predict(after[: len(rows)], labels, after[len(rows) :])
-    for folder in (result.folder, Path(f"{result.folder}-teacher")):
+
+    def scores(folder: Path) -> dict[str, Any]:
+        after = cse.Encoder(folder / "best", device=data.device).encode(texts)
+        return compared(old, predict(after[: len(rows)], labels, after[len(rows) :]), data.labels[TABLE:])
+
+    columns = {"corpus": str(data.table(rows, labels)), "column": "text", "labels": "label", "learn": True}
+    settings = {"seed": seed, "threads": threads, "output": str(data.work), "device": data.device}
+    config = cse.TrainConfig(
+        **columns, **settings, model=data.model, teacher=teacher, tune_teacher=tune, name=f"{data.name}-{seed}"
+    )
+    made: list[Path] = []
+    found: dict[str, Any] = {}
+
+    def trained(given: Any, _: Path | None) -> None:
+        began = time.process_time()
+        result = Trainer(prepare(given, judging=False), World(), Callback()).run()
+        made.append(result.folder)
+        if given.learn:
+            found.update(tuning=time.process_time() - began, teacher=scores(result.folder)["difference"])
+
+    began = time.process_time()
+    second = taught(config, World(), trained)
+    result = Trainer(prepare(second, left_out=np.arange(0)), World(), Callback()).run()
+    found["processor"] = time.process_time() - began - found.get("tuning", 0.0)
+    found |= scores(result.folder)
+    for folder in (*made, result.folder):
         shutil.rmtree(folder)
-    return {**compared(old, new, data.labels[TABLE:]), "processor": seconds}
+    return found
 
 
 def cell(data: Data, count: int, seed: int, threads: int, permuted: bool = False) -> dict[str, Any]:
@@ -374,9 +367,9 @@ def main() -> None:
     if options.setfit:
         jobs = [("setfit", f"{name}/{LABELS[1]}", setfit, (LABELS[1], options.setfit, threads)) for name in sets]
     elif options.teacher:
-        kind, first = (TUNED, tuned_first) if options.tuned else (UNTUNED, taught_first)
+        kind = TUNED if options.tuned else UNTUNED
         jobs = [
-            (kind, f"{name}/{seed}", first, (seed, options.teacher, threads))
+            (kind, f"{name}/{seed}", taught_first, (seed, options.teacher, threads, options.tuned))
             for seed, name in product(options.seeds, sets)
         ]
     elif options.permuted:

@@ -9,6 +9,7 @@ import pytest
 from cse import Encoder, InputError, TrainConfig, train
 from cse.classifier.stored import load
 from cse.encoder.taught import taught_of
+from cse.identity import row_keys
 from cse.training import folds, loop, sequence
 from cse.training.folder.stored import resumed_config
 from runs import write_table
@@ -80,7 +81,9 @@ def test_a_repeated_command_goes_on_after_the_teacher(config, monkeypatch):
     trained = []
     run = loop.trained
     monkeypatch.setattr(
-        loop, "trained", lambda given, *more: (trained.append((given.name, more[2])), run(given, *more))[1]
+        loop,
+        "trained",
+        lambda given, *more, **how: (trained.append((given.name, more[2])), run(given, *more, **how))[1],
     )
     third = train(config.replace(name="other"))
     assert str(trained[0][1]).endswith("other-teacher")  # resumed, with nothing left to train
@@ -96,17 +99,105 @@ def test_only_labels_with_a_teacher_are_two_runs(config):
     assert not sequence.is_sequence(config.replace(more_loss_terms=(), options={}))
 
 
+@pytest.fixture
+def tuned(config, monkeypatch):
+    """A sequence whose teacher learns the labels first; and the folder, name, left-out rows, and whether it is judged,
+    of each run that was prepared."""
+    made, create = [], loop.prepare
+
+    def noted(given, world, folder, progress, texts, labels, left_out, judging):
+        run = create(given, world, folder, progress, texts, labels, left_out, judging)
+        rows = None if left_out is None else tuple(left_out.tolist())
+        made.append((run, str(given.name), rows, judging))
+        return run
+
+    monkeypatch.setattr(loop, "prepare", noted)
+    return config.replace(tune_teacher=True, name="tuning"), made
+
+
+def test_a_teacher_learns_the_labels_first_and_anew_for_each_fold(tuned, tiny_roberta):
+    config, made = tuned
+    result = train(config)
+    names = ["tuning-tuned", "tuning-teacher", "tuning"]
+    assert [name for _, name, _, _ in made] == [*names, "1-tuned", "1-teacher", "1", "2-tuned", "2-teacher", "2"]
+    runs = {name: run for run, name, _, _ in made}
+    parts = {name: rows for _, name, rows, _ in made}
+    assert [judging for *_, judging in made] == [False, False, *[True] * 7]
+    for name in ("tuning-tuned", "1-tuned", "2-tuned"):
+        assert runs[name].settings.model.model == str(tiny_roberta)
+        assert not runs[name].judge.evaluations
+    labelled = runs["tuning"].taught.labelled
+    for fold in "12":
+        assert parts[fold] == parts[f"{fold}-tuned"] == parts[f"{fold}-teacher"]
+        left = row_keys(runs["tuning"].batches.corpus.take(parts[fold]))
+        for name in (fold, f"{fold}-tuned"):
+            assert not np.isin(left, runs[name].taught.labelled).any()
+            assert len(runs[name].taught.labelled) == len(labelled) - len(left)
+    # All labels taught the teacher of the run, and judge it by the encoders of the folds.
+    (judge,) = runs["tuning"].judge.evaluations
+    assert sum(map(len, judge.rows)) == len(labelled)
+    assert result.verdict["word"] != "not judged"
+    assert load(result.folder / "best").promise is not None
+    assert np.isin(labelled, taught_of("runs/tuning/best").labelled).all()
+    assert not (result.folder / "folds").exists()
+
+
+def test_held_out_labels_judge_only_if_they_did_not_teach_the_teacher(tuned):
+    config, made = tuned
+    train(config.replace(folds=0, name="apart"))
+    runs = {name: run for run, name, _, _ in made}
+    assert list(runs) == ["apart-tuned", "apart-teacher", "apart"]
+    held_out = runs["apart"].judge.evaluations[0]
+    assert not held_out.known(runs["apart-tuned"].taught.has_labels).any()
+    assert len(runs["apart-tuned"].taught.labelled) == len(runs["apart"].taught.labelled) > 0
+    # All labels taught this teacher, so that none of those held out by a later run judge.
+    train(config)
+    later = {"folds": 0, "model": "runs/tuning-teacher/best", "more_loss_terms": (), "options": {}, "name": "later"}
+    result = train(config.replace(**later))
+    assert result.verdict["word"] == "not judged"
+
+
 @pytest.mark.slow
-def test_random_labels_after_a_teacher_are_not_called_better(config, sample_rows, tmp_path):
+def test_a_sequence_with_a_tuned_teacher_goes_on_where_it_was_stopped(tuned, monkeypatch):
+    config, made = tuned
+    whole = train(config.replace(name="whole"))
+    made.clear()
+    create = loop.prepare
+
+    def stops(given, *more):
+        if given.name == "1-teacher":
+            raise KeyboardInterrupt
+        return create(given, *more)
+
+    monkeypatch.setattr(loop, "prepare", stops)
+    with pytest.raises(KeyboardInterrupt):
+        train(config)
+    monkeypatch.setattr(loop, "prepare", create)
+    made.clear()
+    again = train(resumed_config("runs/tuning"), resume="runs/tuning")
+    assert [name for _, name, _, _ in made][:4] == ["tuning", "1-tuned", "1-teacher", "1"]
+    assert again.verdict["measures"] == whole.verdict["measures"]
+
+
+def test_a_tuned_teacher_needs_a_teacher_and_labels(config):
+    with pytest.raises(InputError, match=r"--tune-teacher: .* name the teacher with --teacher MODEL"):
+        train(config.replace(tune_teacher=True, more_loss_terms=(), options={}))
+    with pytest.raises(InputError, match=r"tune-teacher.*--learn"):
+        train(config.replace(tune_teacher=True, learn=False, folds=None))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tuned_first", [False, True])
+def test_random_labels_after_a_teacher_are_not_called_better(config, sample_rows, tmp_path, tuned_first):
     from cse.evaluation.labels import predict
 
     words, texts, leaked = [], sample_rows[:120], []
-    for seed in range(4):
+    for seed in range(2):
         labels = np.random.default_rng(seed).permutation(np.repeat([0, 1], 60))
         table = write_table(
             tmp_path / f"{seed}.csv", [(text, "ab"[label]) for text, label in zip(texts, labels, strict=True)]
         )
-        own = config.replace(corpus=table, name=f"random{seed}", max_steps=40, batch_size=16)
+        own = config.replace(corpus=table, name=f"random{seed}", max_steps=40, batch_size=16, tune_teacher=tuned_first)
         result = train(own)
         words.append(result.verdict["word"])
         # The encoder has learned these labels: judged by rows that taught it, it would be called better.

@@ -107,6 +107,20 @@ PLACES = [
         "test_sequence.py::test_the_teacher_comes_first_and_the_verdict_compares_with_the_encoder_before_both",
     ),
     Place(
+        "the teacher of a fold has learned the labels of the fold",
+        "cse.training.loop",
+        "texts, labels if given.learn else None, rows)",
+        "texts, labels if given.learn else None, rows if given.name == folder.name else rows[:0])",
+        "test_sequence.py::test_a_teacher_learns_the_labels_first_and_anew_for_each_fold",
+    ),
+    Place(
+        "labels that taught the teacher judge although no fold trains it anew",
+        "cse.training.setup",
+        "if methods.tune_teacher and data.folds:",
+        "if methods.tune_teacher:",
+        "test_sequence.py::test_held_out_labels_judge_only_if_they_did_not_teach_the_teacher",
+    ),
+    Place(
         "a file is written in place, without a rename",
         "cse.io",
         "        if path.exists() and not path.is_file():\n            with open",

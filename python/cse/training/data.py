@@ -220,12 +220,13 @@ def open_data(
     texts: Sequence[str] | None = None,
     labels: Sequence[Any] | None = None,
     left_out: npt.NDArray[np.int64] | None = None,
+    judging: bool = True,
 ) -> TrainingData:
     """Opens pairs or corpus, from which ``index`` may be built, and divides the rows.
 
     Unless ``keep_duplicates`` is set, hard negatives that are texts of held-out rows are not used. ``labels`` has
     the label of each text, "" for none. ``left_out`` are rows of a corpus that are not trained on, instead of the rows
-    that judge by their labels.
+    that judge by their labels; without ``judging``, these are not trained on, and do not judge.
 
     Rows are held out in one of these ways: ``data.corpus.hold_out`` (the check for collapse, and pairs of ``--pairs``),
     ``evaluation.labels.choose_labelled`` and ``choose_folds`` (by their labels). ``selection.halve`` divides
@@ -271,7 +272,9 @@ def open_data(
                     judged, chosen = choose_labelled(sentences, classes, rare=methods.learn)
             except TooFewLabels as few:
                 unjudged = str(few)
-            if not methods.learn:
+            if not judging:
+                folds, judged, unjudged = [], None, ""
+            elif not methods.learn:
                 found = labelled_texts(sentences, classes)
             elif folds:
                 found = labelled_texts(sentences, classes, [fold.rows for fold in folds], "encoders")

@@ -25,9 +25,6 @@ from .callbacks import Callback
 
 FOLDS = "folds"
 
-Train = Callable[[Path, npt.NDArray[np.int64], Callback], Encodes]
-"""Trains an encoder in a folder without some rows, or goes on with it, and returns it."""
-
 
 class Quiet(Callback):
     """Shows the steps of fold ``number``, from 1, as some of those of all ``count`` folds, so that the time left is
@@ -42,6 +39,14 @@ class Quiet(Callback):
 
     def on_interrupt(self, why: str) -> None:
         self.shown.on_interrupt(stopped(self.run))
+
+    def part(self, number: int, count: int) -> Quiet:
+        """Returns what shows one of several runs of this fold, ``number``, from 1, of ``count``."""
+        return Quiet(self.shown, self.run, (self.number - 1) * count + number, self.count * count)
+
+
+Train = Callable[[Path, npt.NDArray[np.int64], Quiet], Encodes]
+"""Trains an encoder in a folder without some rows, or goes on with it, and returns it."""
 
 
 def stopped(run: Path) -> str:
@@ -75,7 +80,8 @@ def judged_by_fold(
                 "log_odds": odds,
             }
             io.write_text(stored, io.dumps(found) + "\n")
-            io.remove_folder(folder)
+            for each in (folder, *folder.parent.glob(f"{number}-*")):
+                io.remove_folder(each)
         samples.append(read_samples(stored))
     return samples
 

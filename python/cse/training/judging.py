@@ -68,29 +68,31 @@ class Judge:
         taught: Taught,
         earlier: Mapping[str, Taught],
         against: str | None = None,
+        apart: Mapping[str, Taught] | None = None,
     ) -> Judge:
         """Returns the judge of a run from what it is evaluated on, its data, and what taught it and, by name, the base
-        model and the models that teach the run: rows whose labels taught one of these do not judge."""
+        model and the models that teach the run: rows whose labels taught one of these do not judge. ``apart`` are the
+        models that judges by what is held out must not have taught; default: ``earlier``."""
         sets = evaluated.judging.items()
         selecting = row_keys(evaluated.selecting)
         halves = [STS(STSOptions(), {f"half of {Path(name).name}": pairs}) for name, pairs in sets]
         own = data.evaluations()
         held_out = [*halves, *own] if data.labelled else [*own, *halves]
         # What is held out is not what teaches, or is judged by encoders that are trained without it.
-        apart = [
+        judges = [
             unselected(untaught(each, {**earlier, "this run": taught}), selecting) for each in evaluated.judges.values()
         ]
-        apart += [untaught(each, earlier) for each in held_out]
+        judges += [untaught(each, earlier if apart is None else apart) for each in held_out]
         named = [*evaluated.judges, *("" for _ in held_out)]
-        ordered = [each.evaluation for each in apart if each.evaluation is not None]
-        suites = [name for name, each in zip(named, apart, strict=True) if each.evaluation is not None]
-        unjudged = data.unjudged or next((each.fault for each in apart if each.fault), "")
+        ordered = [each.evaluation for each in judges if each.evaluation is not None]
+        suites = [name for name, each in zip(named, judges, strict=True) if each.evaluation is not None]
+        unjudged = data.unjudged or next((each.fault for each in judges if each.fault), "")
         ways = [f"--labels {name}" for name in data.likely] or [LABELS]
         if data.labelled:
             ways = []
         if unjudged:
             ways = [MORE]
-        notes = list(dict.fromkeys(note for each in apart for note in each.notes))
+        notes = list(dict.fromkeys(note for each in judges for note in each.notes))
         unknown = any(each.unknown for each in earlier.values())
         if against is not None:
             notes.append(f"compared with {against}, not with the encoder before this run")

@@ -20,7 +20,7 @@ from ..encoder.encoder import Encoder
 from ..errors import InputError, Interrupted, RunError, check_labels, check_texts, for_python, sentence
 from ..evaluation.base import Encodes
 from ..io import dumps, remove_folder, write_text
-from . import folds, remarks
+from . import folds, remarks, sequence
 from .batches.prepared import Batch, Prefetcher
 from .callbacks import Callback, Callbacks
 from .classifying import classify
@@ -32,7 +32,6 @@ from .judging import ByFold
 from .loggers import LOGGERS
 from .run import Run
 from .run import RunResult as RunResult
-from .sequence import is_sequence, taught
 from .settings.given import TrainConfig
 from .setup import prepare
 from .step.ranks import Agreement, StopRequest, World, connected
@@ -105,13 +104,15 @@ def train(
         connected(config.device) as world,
         closing(Callbacks(watching) if world.is_main else Callback()) as shown,
     ):
-        if resume is None and is_sequence(config):
+        if resume is None and sequence.is_sequence(config):
 
             def first(given: TrainConfig, folder: Path | None) -> object:
-                shown.on_status(f"learning from the teacher in {given.output}/{given.name}, then from the labels")
-                return trained(given, world, shown, folder, rows, None)
+                what = "the teacher learns the labels" if given.learn else "learning from the teacher"
+                shown.on_status(f"{what} in {given.output}/{given.name}, then from the labels")
+                return trained(given, world, shown, folder, rows, known if given.learn else None, judging=False)
 
-            config = taught(config, world, first)
+            config = sequence.taught(config, world, first)
+        sequence.check(config)
         return trained(config, world, shown, None if resume is None else Path(resume), rows, known)
 
 
@@ -127,11 +128,19 @@ def trained(
     texts: Sequence[str] | None,
     labels: Sequence[Any] | None,
     left_out: npt.NDArray[np.int64] | None = None,
+    judging: bool = True,
 ) -> RunResult:
     """Trains one run after the other: that of the configuration and, if all its labels teach, one for each fold of
-    these to judge it; see ``train``. For ``left_out`` see ``data.open_data``."""
+    these to judge it; see ``train``. For ``left_out`` and ``judging`` see ``data.open_data``."""
 
-    def without(folder: Path, rows: npt.NDArray[np.int64], quiet: Callback) -> Encodes:
+    def without(folder: Path, rows: npt.NDArray[np.int64], quiet: folds.Quiet) -> Encodes:
+        def apart(given: TrainConfig, begun: Path | None, shown: Callback) -> object:
+            with closing(Callbacks([LOGGERS.get("jsonl")(), shown])) as watching:
+                return trained(given, World(), watching, begun, texts, labels if given.learn else None, rows)
+
+        def before(given: TrainConfig, begun: Path | None) -> object:
+            return apart(given, begun, quiet.part(1 if given.learn else 2, 3))
+
         begun = folder if list_checkpoints(folder) else None
         changes: dict[str, Any] = {
             "output": str(folder.parent),
@@ -141,22 +150,25 @@ def trained(
             "data": None,
             "against": None,
             "options": _without(config.options, config.suites),
+            "tune_teacher": False,
         }
         # The values that were given name the judges too, which do not judge the encoder of a fold.
-        given = _without(config.given or {}, ("judges", "judged_queries", "data", "against"))
+        given = _without(config.given or {}, ("judges", "judged_queries", "data", "against", "tune_teacher"))
         given["options"] = _without(given.get("options", {}), config.suites)
+        if config.tune_teacher:
+            base = sequence.taught_without(config, folder, before)
+            changes["model"] = given["model"] = base
         own = resumed_config(folder) if begun else config.replace(**changes, given=given)
-        with closing(Callbacks([LOGGERS.get("jsonl")(), quiet])) as watching:
-            trained(own, World(), watching, begun, texts, labels, rows)
+        apart(own, begun, quiet.part(3, 3) if config.tune_teacher else quiet)
         return Encoder(folder / "best", device=config.device)
 
     with ExitStack() as lock:
         if resume is None:
-            run = prepare(config, world, None, shown.on_progress, texts, labels, left_out)
+            run = prepare(config, world, None, shown.on_progress, texts, labels, left_out, judging)
             trainer = Trainer(run, world, shown)
         else:
             checkpoint = lock.enter_context(outputs.opened(resume, world))
-            run = prepare(config, world, checkpoint.run, shown.on_progress, texts, labels, left_out)
+            run = prepare(config, world, checkpoint.run, shown.on_progress, texts, labels, left_out, judging)
             if len(run.batches) < checkpoint.step:
                 raise InputError(
                     f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps already done; raise it"

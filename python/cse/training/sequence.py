@@ -4,15 +4,20 @@ The first, in the folder NAME-teacher, learns the vectors of the teacher on all 
 begins with its encoder and learns the labels; the verdict compares with the encoder before both (``against``). All
 encoders of its folds begin with the same one. With 100 labels, this gained 1.4 to 3.2 points more than labels alone on
 four datasets (``benches/labels.py --teacher``).
+
+With ``--tune-teacher``, a run before them, NAME-tuned, teaches MODEL the labels, and its encoder is the teacher. It is
+not judged, and all three are trained anew for each fold, without its labels: otherwise these would come in through the
+teacher.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from ..encoder.resolve import find_model
+from ..encoder.taught import run_of
 from ..errors import InputError
 from ..losses import TEACHER
 from .folder.find import CONFIG, list_checkpoints
@@ -22,18 +27,19 @@ from .settings.given import TrainConfig
 from .settings.resolve import resolve, with_preset
 from .step.ranks import World
 
+TABLE = ("corpus", "column", "encoding_errors", "max_line_bytes", "keep_duplicates")
 SHARED = (
-    *("corpus", "column", "encoding_errors", "max_line_bytes", "cache", "keep_duplicates", "imports"),
-    *("model", "pooler", "prompt", "precision", "device", "threads", "seed", "output", "loggers", "log_every"),
-    *("max_length", "batch_size", "accumulate", "chunk_size", "max_steps", "epochs", "compile", "graphs"),
+    *(*TABLE, "cache", "imports", "model", "pooler", "prompt", "precision", "device", "threads", "seed", "output"),
+    *("loggers", "log_every", "max_length", "batch_size", "accumulate", "chunk_size", "max_steps", "epochs", "compile"),
+    "graphs",
 )
 """The settings that the first run has too, if they were given; the others are of the second."""
-SUFFIX = "-teacher"
+SUFFIX, TUNED = "-teacher", "-tuned"
 GUARD = {"most_lost": 1.0}
 """The first run is guarded as the second is."""
 
 Train = Callable[[TrainConfig, "Path | None"], object]
-"""Trains a run, or resumes the one in a folder."""
+"""Trains a run that is not judged, or resumes the one in a folder."""
 
 
 def is_sequence(config: TrainConfig) -> bool:
@@ -56,24 +62,81 @@ def taught(config: TrainConfig, world: World, train: Train) -> TrainConfig:
         settings = resolve(second, find_model)
         name = Path(world.agreed(lambda: str(choose_folder(settings)))).name
     shared = {key: value for key, value in config.values().items() if key in SHARED}
-    own = {"model": model, "name": f"{name}{SUFFIX}", "more_loss_terms": (TEACHER,)}
-    first = TrainConfig(**{**shared, **own, "options": {TEACHER: {**GUARD, **config.options.get(TEACHER, {})}}})
-    folder = Path(first.output) / str(first.name)
+    teaching = {**GUARD, **config.options.get(TEACHER, {})}
+    if config.tune_teacher:
+        known = {key: value for key, value in shared.items() if key not in ("pooler", "prompt")}
+        known |= {key: teaching[key] for key in ("model", "pooler", "prompt") if teaching.get(key) is not None}
+        known |= {"labels": config.labels, "learn": True, "folds": config.folds, "name": f"{name}{TUNED}"}
+        teaching["model"] = _once(TrainConfig(**known), train)
+    begun = {"model": model, "name": f"{name}{SUFFIX}", "more_loss_terms": (TEACHER,), "options": {TEACHER: teaching}}
+    best = _once(TrainConfig(**{**shared, **begun}), train)
+    return second.replace(model=best, name=name, against=second.against or model)
+
+
+def _once(config: TrainConfig, train: Train) -> str:
+    """Trains a run, unless an earlier call has done so, and returns the folder of its encoder."""
+    folder = Path(config.output) / str(config.name)
     finished = (folder / "result.json").is_file()
     if finished or list_checkpoints(folder):
-        stored = TrainConfig.from_toml(folder / CONFIG).given or {}
-        before, now = (_compared(TrainConfig(**each)) for each in (stored, first.values()))
+        before, now = _compared(_given(folder)), _compared(config)
         if before != now:
             changed = min(key for key in {**before, **now} if before.get(key) != now.get(key))
             raise InputError(
-                f"--name: {folder}, which learned from the teacher, was trained with other values ({changed}); remove "
-                "it, or choose another name"
+                f"--name: {folder}, which was trained first, was trained with other values ({changed}); remove it, or "
+                "choose another name"
             )
         if list_checkpoints(folder):  # none could be written if the disk was full
             train(resumed_config(folder), folder)
     else:
-        train(first, None)
-    return second.replace(model=str(folder / "best"), name=name, against=second.against or model)
+        train(config, None)
+    return str(folder / "best")
+
+
+def taught_without(config: TrainConfig, folder: Path, train: Train) -> str:
+    """Trains the runs before that of ``config``, which has ``tune_teacher``, again beside the folder of a fold, by
+    ``train``, which leaves the rows of the fold out; returns the folder of the encoder with which that run begins."""
+    tuned, first = (_given(run) for run in _before(config))
+    # Of the table of this run, whose rows the fold numbers, also if the runs before had another one.
+    own = config if config.given is None else TrainConfig(**config.given)
+    table = {name: getattr(own, name) for name in (*TABLE, "labels") if getattr(own, name) != getattr(tuned, name)}
+    beside = {"output": str(folder.parent), **table}
+    teacher = _once(tuned.replace(**beside, name=f"{folder.name}{TUNED}"), train)
+    options = {TEACHER: {**first.options[TEACHER], "model": teacher}}
+    beside.pop("labels", None)
+    return _once(first.replace(**beside, name=f"{folder.name}{SUFFIX}", options=options), train)
+
+
+def models_before(config: TrainConfig, base: str, models: Iterable[str]) -> list[str]:
+    """Returns the models of a run, with those before the sequence in the place of ``base``, with which the run begins
+    and which is trained anew for each fold: MODEL and the base of all."""
+    outside = [str(with_preset(_given(run)).model) for run in _before(config)]
+    return [each for model in models for each in (outside if model == base else [model])]
+
+
+def _before(config: TrainConfig) -> tuple[Path, Path]:
+    """Returns the folders of the runs before one that has ``tune_teacher``: that which taught the teacher the labels,
+    and that which learned from it."""
+    first = run_of(str(config.model))
+    teacher = None if first is None else _given(first).options.get(TEACHER, {}).get("model")
+    tuned = None if teacher is None else run_of(str(teacher))
+    if first is None or tuned is None or not _given(tuned).learn:
+        raise InputError(
+            f"--tune-teacher: {config.model} has not learned from a teacher that learned labels; name the teacher with "
+            "--teacher MODEL, or omit --tune-teacher"
+        )
+    return tuned, first
+
+
+def check(config: TrainConfig) -> None:
+    """Raises ``InputError`` for ``tune_teacher`` without the runs before."""
+    if config.tune_teacher:
+        _before(config)
+
+
+def _given(run: Path) -> TrainConfig:
+    """Returns the values that were given for a run."""
+    stored = TrainConfig.from_toml(run / CONFIG)
+    return TrainConfig(**(stored.given or {}))
 
 
 def _compared(config: TrainConfig) -> dict[str, Any]:

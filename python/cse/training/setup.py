@@ -42,6 +42,7 @@ from .inputs import taught_by_model
 from .judging import Judge, accents
 from .run import Run
 from .selection import EvaluationData, open_evaluation
+from .sequence import models_before
 from .settings.declared import Loss, Methods, Model, Optimisation, Output
 from .settings.described import public_text, public_toml, recipe_reason
 from .settings.given import TrainConfig
@@ -80,12 +81,13 @@ def prepare(
     texts: Sequence[str] | None = None,
     labels: Sequence[Any] | None = None,
     left_out: npt.NDArray[np.int64] | None = None,
+    judging: bool = True,
 ) -> Run:
     """Builds the parts of a run in order: data, encoder, batches, objective, optimiser, evaluation and folder.
 
     ``world`` are the ranks (default: one), ``folder`` is the run's if it is resumed, ``progress`` is called while
     a large corpus is read, and ``texts`` are sentences in memory that are used instead of a corpus, with their
-    ``labels``, "" for none. For ``left_out`` see ``open_data``.
+    ``labels``, "" for none. For ``left_out`` and ``judging`` see ``open_data``.
     """
     world, find = world or World(), cache(find_model)
     if folder is None and given.name is not None:
@@ -97,7 +99,7 @@ def prepare(
     whole = is_published(settings.given.get("preset"))
     evaluated = open_evaluation(settings.evaluation, settings.options, settings.data.column, whole)
     groups = (settings.data, methods, settings.evaluation, settings.output)
-    data = open_data(*groups, index, progress, texts, labels, left_out)
+    data = open_data(*groups, index, progress, texts, labels, left_out, judging)
     context = TextContext(
         open_index=index.of,
         corpus=data.corpus,
@@ -144,7 +146,11 @@ def prepare(
     models = dict.fromkeys(filter(None, (settings.model.model, methods.positive_encoder, against, *context.models)))
     earlier = {name: taught_by_model(name) for name in models if name != "copy"}
     own = data.taught(evaluated.selecting)
-    judge = Judge.of(evaluated, data, own, earlier, against)
+    apart = earlier
+    if methods.tune_teacher and data.folds:  # the teacher and what learned from it are trained anew for each fold
+        before = models_before(given, settings.model.model, models)
+        apart = {name: taught_by_model(name) for name in before if name != "copy"}
+    judge = Judge.of(evaluated, data, own, earlier, against, apart)
     taught = own.after(earlier.values())
     declare(built.encoder.backbone.config, taught.columns)
     base = hash_bytes("\n".join(hashed_files(built.encoder)).encode())
@@ -166,7 +172,7 @@ def prepare(
         evaluation=evaluated,
         judge=judge,
         taught=taught,
-        earlier=[*earlier.values()],
+        earlier=[*apart.values()],
         labelled=data.labelled_texts,
         examples=examples,
         sources=sources_of(data.columns, settings.evaluation.dev, settings.evaluation.data),

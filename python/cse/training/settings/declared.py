@@ -152,6 +152,11 @@ class Methods:
         ),
     ] = False
     """Rows without a label have the positives of ``positive``; see ``cse.augment.same_label``."""
+    tune_teacher: Annotated[
+        bool,
+        Opt("With --learn and --teacher, the teacher learns the labels before it teaches.", needs="learn"),
+    ] = False
+    """Anew for each fold, without its labels; see ``cse.training.sequence``."""
     min_df: MinDf = 0
     max_terms: MaxTerms = None
     negatives: Annotated[
