@@ -307,6 +307,10 @@ def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
         records = [whole["runs"][f"{name}/100/{seed}"], *(whole[kind][key] for kind in kinds)]
         cells = " | ".join("{difference:+.1f} [{low:+.1f}, {high:+.1f}]".format_map(each) for each in records)
         assert f"| {cells} |" in after, key
+    more = {key: tuned[key]["difference"] - sequence[key]["difference"] for key in tuned}
+    assert "gains {:.1f} points more on reviews, and {:.1f} and {:.1f} less on questions and tweets".format(
+        more["cr/1"], -more["trec/1"], -more["tweets/1"]
+    ) in flat(after)
     setfit, _, permuted = setfit.partition("permuted (no interval")
     assert len(whole["setfit"]) == len(re.findall(r"^\| .*\d \|$", setfit, re.MULTILINE))
     for name in ("trec", "cr"):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .cells import Cell
     from .effects import Laboratory
     from .printed import Shown
-    from .stored import Records
+    from .scores import Records
     from .tables import Row, Table
     from .work import Work
 

@@ -19,7 +19,7 @@ from cse.evaluation.sts import CLEAN_FILES
 
 from .effects import BEFORE, FIRST, GEOMETRY, HALVES, Comparison, Laboratory, Line, is_tau, published_value
 from .intervals import TITLES, interval, rank_correlation, welch
-from .stored import Records
+from .scores import Records
 from .tables import Printed
 
 if TYPE_CHECKING:

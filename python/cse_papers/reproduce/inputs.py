@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,11 +15,8 @@ from cse.io import write_text
 from cse.rng import Draws
 
 from .masked import first_sentences, make, weights_key
-from .scores import clean_sets, find, hash_file
+from .scores import Records, clean_sets, find, hash_file
 from .tables import Table
-
-if TYPE_CHECKING:
-    from .stored import Records
 
 SYNONYMS = "synonyms"
 """The NAME in ``--file NAME=PATH`` for the synonym file of the EDA rows; without this file, WordNet is used."""

@@ -16,7 +16,7 @@ from cse.io import write_text
 from .effects import Laboratory
 from .effects_tables import Results, chosen_by, order_panel, small_panel, small_table, tables_of
 from .published import changes_on_documents, flat, markdown, panels, shown_rows, to_dict
-from .stored import Records
+from .scores import Records
 from .tables import Printed, Row, Table
 
 if TYPE_CHECKING:

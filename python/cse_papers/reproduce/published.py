@@ -12,8 +12,7 @@ import numpy as np
 from cse.evaluation.significance import Difference, holm, t_interval
 
 from .intervals import Vector, mean_interval
-from .scores import ANY
-from .stored import Records
+from .scores import ANY, Records
 from .tables import Printed, Row, Table
 
 if TYPE_CHECKING:

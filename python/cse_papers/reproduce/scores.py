@@ -22,6 +22,9 @@ from .intervals import resampled
 if TYPE_CHECKING:
     from cse.evaluation.base import Encodes, Evaluation
 
+Key = tuple[str, str | None, int | None]
+"""Row, column and seed of a stored record of scores."""
+Records = dict[Key, dict[str, Any]]
 ANY = "*"
 """Column name for suites with a single score."""
 TASKS = {**SEVEN, **DEV}

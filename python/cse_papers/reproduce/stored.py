@@ -22,11 +22,7 @@ from cse.io import dumps, write_atomically, write_text
 from .cells import FROM_SYNONYMS, Cell, config_of, index_of, settings_of, source_of
 from .inputs import SYNONYMS, Inputs, is_made
 from .masked import weights_key
-from .scores import Scorer, hash_file
-
-Key = tuple[str, str | None, int | None]
-"""Row, column and seed of a record."""
-Records = dict[Key, dict[str, Any]]
+from .scores import Key, Records, Scorer, hash_file
 
 
 def key_of(record: dict[str, Any]) -> Key:
