@@ -28,6 +28,7 @@ from .settings.resolve import resolve, with_preset
 from .step.ranks import World
 
 TABLE = ("corpus", "column", "encoding_errors", "max_line_bytes", "keep_duplicates")
+"""The settings that say which rows a run has, and in what order."""
 SHARED = (
     *(*TABLE, "cache", "imports", "model", "pooler", "prompt", "precision", "device", "threads", "seed", "output"),
     *("loggers", "log_every", "max_length", "batch_size", "accumulate", "chunk_size", "max_steps", "epochs", "compile"),
