@@ -290,7 +290,7 @@ def open_data(
         labelled = labelled.without(split)
     split = replace(split, blank=split.blank - count)
     index.corpus = sentences
-    likely = likely_labels(sentences) if evaluation.labels is None and labelled is None else {}
+    likely = likely_labels(sentences) if judging and evaluation.labels is None and labelled is None else {}
     return TrainingData(sentences, labelled, split, reading, judged, unjudged, likely, folds, known, found, teach)
 
 
