@@ -377,7 +377,15 @@ def test_the_plot_of_a_table_has_a_panel_for_each_column(tmp_path):
     assert (tmp_path / "table.png").stat().st_size > 10_000
 
 
-@pytest.mark.parametrize(("table", "row"), [("simcse-table4", "QQP (134k)"), ("mixcse-sts", "BERT, bert-base-u*")])
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("simcse-table4", "QQP (134k)"),
+        ("mixcse-sts", "BERT, bert-base-u*"),
+        ("later-systems", "InfoCSE, bert-base-uncased"),
+        ("later-systems", "RankCSE, bert-base-uncased"),
+    ],
+)
 def test_further_rows_run(small, tmp_path, table, row):
     cell, inputs, scorer = cell_of(small, table, row)
     if cell.recipe.labelled:

@@ -19,8 +19,8 @@ from .tables import Recipe, Row, Table, merged
 if TYPE_CHECKING:
     from cse.training.settings.given import TrainConfig
 
-MODELS_OF = {"diffcse": "generator", "dclr": "model", "substitution": "model"}
-"""Method options that name a further model."""
+MODELS_OF = {"diffcse": "generator", "dclr": "model", "substitution": "model", "rankcse": "teachers"}
+"""Method options that name a further model, or two teachers."""
 FROM_SYNONYMS = ("eda-synonym", "eda-insert")
 """Positives that take synonyms from the file ``--file synonyms=PATH`` if it is given, else from WordNet."""
 STSB = ("stsb.dev.tsv",)
@@ -121,7 +121,9 @@ def settings_of(cell: Cell, inputs: Inputs) -> dict[str, Any]:
         methods = with_preset(TrainConfig(**{**source_of(cell, inputs), **settings})).methods
         for method, option in MODELS_OF.items():
             if method in methods and not recipe.names_model(method, option):
-                settings = merged(settings, {method: {option: inputs.model}})
+                settings = merged(
+                    settings, {method: {option: [inputs.model] * 2 if option == "teachers" else inputs.model}}
+                )
     if inputs.batch_size is not None:
         settings["batch_size"] = inputs.batch_size
     if SYNONYMS in inputs.files and settings.get("positive") in FROM_SYNONYMS:

@@ -97,10 +97,10 @@ def _model(folder: Path, rows: Sequence[str]) -> Path:
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *(f"##{letter}" for letter in letters), *common]
     tokenizer = BertTokenizer(vocab=str(written(folder / "vocab.txt", [*dict.fromkeys(pieces)][:VOCABULARY])))
     tokenizer.save_pretrained(folder)
-    # The width is more than any number of dimensions in the Matryoshka rows.
+    # The width is more than any number of dimensions in the Matryoshka rows, and InfoCSE freezes six layers.
     sizes: dict[str, Any] = {
         "hidden_size": 288,
-        "num_hidden_layers": 2,
+        "num_hidden_layers": 6,
         "num_attention_heads": 2,
         "intermediate_size": 64,
     }
