@@ -186,21 +186,27 @@ def taught_first(data: Data, seed: int, teacher: str, threads: int, tune: bool =
         **columns, **settings, model=data.model, teacher=teacher, tune_teacher=tune, name=f"{data.name}-{seed}"
     )
     made: list[Path] = []
+    seconds: list[float] = []
     found: dict[str, Any] = {}
 
     def trained(given: Any, _: Path | None) -> None:
-        began = time.process_time()
-        result = Trainer(prepare(given, judging=False), World(), Callback()).run()
-        made.append(result.folder)
+        made.append(timed(prepare(given, judging=False)))
         if given.learn:
-            found.update(tuning=time.process_time() - began, teacher=scores(result.folder)["difference"])
+            found["teacher"] = scores(made[0])["difference"]
 
-    began = time.process_time()
+    def timed(run: Any) -> Path:
+        began = time.process_time()
+        result = Trainer(run, World(), Callback()).run()
+        seconds.append(time.process_time() - began)
+        return result.folder
+
     second = taught(config, World(), trained)
-    result = Trainer(prepare(second, left_out=np.arange(0)), World(), Callback()).run()
-    found["processor"] = time.process_time() - began - found.get("tuning", 0.0)
-    found |= scores(result.folder)
-    for folder in (*made, result.folder):
+    made.append(timed(prepare(second, left_out=np.arange(0))))
+    found |= scores(made[-1])
+    if tune:
+        found["tuning"] = seconds.pop(0)
+    found["processor"] = sum(seconds)
+    for folder in made:
         shutil.rmtree(folder)
     return found
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -155,6 +156,17 @@ def test_held_out_labels_judge_only_if_they_did_not_teach_the_teacher(tuned):
     later = {"folds": 0, "model": "runs/tuning-teacher/best", "more_loss_terms": (), "options": {}, "name": "later"}
     result = train(config.replace(**later))
     assert result.verdict["word"] == "not judged"
+
+
+def test_a_repeated_command_with_a_tuned_teacher_begins_with_the_runs_before(tuned):
+    config, made = tuned
+    train(config.replace(folds=None, max_steps=2))  # not given: of its default, nothing is stored
+    shutil.rmtree("runs/tuning")
+    made.clear()
+    train(config.replace(folds=None, max_steps=2))
+    assert all(run.settings.methods.tune_teacher == (name == "tuning") for run, name, _, _ in made)
+    again = json.loads(Path("runs/tuning-tuned/result.json").read_text(encoding="utf8"))["seconds"]
+    assert next(run for run, name, _, _ in made if name == "tuning").again > again > 0
 
 
 @pytest.mark.slow

@@ -470,6 +470,7 @@ def test_stored_runs_of_rows_that_are_not_known_are_left_out(tmp_path, cse_here)
     done = cse_here("reproduce", "effects", "--stored", tmp_path / "runs.parquet", "--json")
     assert done.returncode == 0, done.stderr
     assert "Systems (one)" in json.loads(done.stdout)["tables"]
+    assert "1 runs of other rows than those of effects are left out" in " ".join(done.stderr.split())
 
 
 def test_a_changed_comment_discards_no_runs(tmp_path):

@@ -118,7 +118,7 @@ def test_incomplete_evaluation_data_are_refused(small):
 def test_reproduce_and_evaluate_give_equal_scores(small, tiny_bert):
     data = small("una-table1").data
     encoder = Encoder(tiny_bert, pooler="avg", device="cpu")
-    ours = Scorer("sts", (), data, partial=True)(encoder)
+    ours = Scorer("sts", (), data, partial=True).measure(encoder)[0]
     rows = evaluate(encoder, "sts", data, allow_partial=True).reports["sts"].rows
     theirs = {row["task"]: row["spearman"] for row in rows if row["task"] in ours}
     assert len(theirs) == 7
@@ -174,7 +174,7 @@ def test_a_trial_evaluates_the_kind_of_encoder_that_the_row_names(small, tmp_pat
     whitening = f"whitening:{inputs.model}@{inputs.files['nli-sentences']}"
     names = {"glove": f"glove:{inputs.files['glove']}", "whitening": whitening, "": inputs.model}
     encoders = {each: Encoder(name, pooler=None if each else "avg_embed_last") for each, name in names.items()}
-    expected = {each: scorer(encoder)["Avg."] for each, encoder in encoders.items()}
+    expected = {each: scorer.measure(encoder)[0]["Avg."] for each, encoder in encoders.items()}
     assert len({round(score, 3) for score in expected.values()}) == 3
     assert run_cell(cell, inputs, scorer, tmp_path)["scores"]["Avg."] == pytest.approx(expected[kind], abs=1e-6)
 

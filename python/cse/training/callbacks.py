@@ -161,10 +161,11 @@ class ProgressCallback(Callback):
         self._training = False
         self._loss = self._score = ""
         self._further = 0  # encoders that are trained after this one, to judge it
+        self._again = 0.0  # seconds of the runs before each of them
 
     def on_train_begin(self, run: Run) -> None:
         """Prints a description of the run, then the texts of one or all examples, each cut off at 120 characters."""
-        self._further = run.judge.further
+        self._further, self._again = run.judge.further, run.again
         for line in header(run.facts, self.verbose):
             self.display.print(line)
         for examples in by_sentence(run.examples)[: None if self.verbose else 1]:
@@ -193,7 +194,7 @@ class ProgressCallback(Callback):
             each = left / (steps - 4)
             more = ""
             if self._further:
-                total = left + self._further * steps * each
+                total = left + self._further * (self._again + steps * each)
                 more = f"; {duration(total)} with the {self._further} encoders that are trained to judge it"
             self.display.print(f"{steps:,} steps, about {duration(left)} left ({each:.2f} s per step){more}")
 

@@ -61,12 +61,13 @@ class Inputs:
         """What the encoder of the run was taught, without what had taught its base and its teachers."""
         return self.data.taught(self.evaluated.selecting)
 
-    def models(self) -> list[str]:
-        """Returns the names of the base model, of a second encoder, and of the models that methods name."""
-        named: list[Any] = [self.config.model, self.config.positive_encoder]
-        for options in self.config.options.values():
-            named += [options.get("model"), *(options.get("teachers") or ())]
-        return [name for name in named if isinstance(name, str) and name != "copy"]
+
+def models_of(config: TrainConfig) -> list[str]:
+    """Returns the names of the base model of a run, of a second encoder, and of the models that methods name."""
+    named: list[Any] = [config.model, config.positive_encoder]
+    for options in config.options.values():
+        named += [options.get("model"), *(options.get("teachers") or ())]
+    return [name for name in named if isinstance(name, str) and name != "copy"]
 
 
 def taught_by_model(model: Any) -> Taught:
@@ -90,5 +91,5 @@ def taught_by_model(model: Any) -> Taught:
             f"{run}: an earlier version of cse trained this run and did not keep what taught it, and its data have "
             f"changed since; {again}"
         )
-    earlier = [taught_by_model(name) for name in inputs.models()]
+    earlier = [taught_by_model(name) for name in models_of(inputs.config)]
     return inputs.taught.after(earlier)

@@ -40,6 +40,7 @@ class Run:
     judge: Judge  # what judges best/ at the end, against the encoder before training
     taught: Taught  # what the encoder is taught, with what taught its base and its teachers
     earlier: list[Taught]  # what taught its base and its teachers, without those trained anew for each fold
+    again: float  # seconds of the runs before, if they are trained anew for each fold
     labelled: Labelled | None  # the texts with labels to which the classifier is fitted
     sources: list[Source]  # where the texts that judge are found again
     examples: list[Example]  # sentences with their augmented forms, shown before training

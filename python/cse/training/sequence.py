@@ -19,10 +19,12 @@ from typing import Any
 from ..encoder.resolve import find_model
 from ..encoder.taught import run_of
 from ..errors import InputError
+from ..io import read_json
 from ..losses import TEACHER
 from .folder.find import CONFIG, list_checkpoints
 from .folder.outputs import choose_folder
 from .folder.stored import resumed_config
+from .inputs import models_of
 from .settings.given import TrainConfig
 from .settings.resolve import resolve, with_preset
 from .step.ranks import World
@@ -109,9 +111,15 @@ def taught_without(config: TrainConfig, folder: Path, train: Train) -> str:
 
 def models_before(config: TrainConfig, base: str, models: Iterable[str]) -> list[str]:
     """Returns the models of a run, with those before the sequence in the place of ``base``, with which the run begins
-    and which is trained anew for each fold: MODEL and the base of all."""
-    outside = [str(with_preset(_given(run)).model) for run in _before(config)]
+    and which is trained anew for each fold: MODEL, the base of all, and whatever else the runs before name."""
+    tuned, first = map(_given, _before(config))
+    outside = [*models_of(tuned), *(each for each in models_of(first) if each != first.options[TEACHER]["model"])]
     return [each for model in models for each in (outside if model == base else [model])]
+
+
+def seconds_before(config: TrainConfig) -> float:
+    """Returns how long the runs took that are trained anew for each fold."""
+    return sum(float(read_json(run / "result.json", dict[str, Any])["seconds"]) for run in _before(config))
 
 
 def _before(config: TrainConfig) -> tuple[Path, Path]:
@@ -141,4 +149,6 @@ def _given(run: Path) -> TrainConfig:
 
 
 def _compared(config: TrainConfig) -> dict[str, Any]:
-    return {key: value for key, value in config.values().items() if key not in ("name", "output")}
+    """Returns the values that were given, without those of the folder and None, which a file does not hold."""
+    values = config.values().items()
+    return {key: value for key, value in values if key not in ("name", "output") and value is not None}

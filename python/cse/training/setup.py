@@ -42,7 +42,7 @@ from .inputs import taught_by_model
 from .judging import Judge, accents
 from .run import Run
 from .selection import EvaluationData, open_evaluation
-from .sequence import models_before
+from .sequence import models_before, seconds_before
 from .settings.declared import Loss, Methods, Model, Optimisation, Output
 from .settings.described import public_text, public_toml, recipe_reason
 from .settings.given import TrainConfig
@@ -146,9 +146,9 @@ def prepare(
     models = dict.fromkeys(filter(None, (settings.model.model, methods.positive_encoder, against, *context.models)))
     earlier = {name: taught_by_model(name) for name in models if name != "copy"}
     own = data.taught(evaluated.selecting)
-    apart = earlier
+    apart, again = earlier, 0.0
     if methods.tune_teacher and data.folds:  # the teacher and what learned from it are trained anew for each fold
-        before = models_before(given, settings.model.model, models)
+        before, again = models_before(given, settings.model.model, models), seconds_before(given)
         apart = {name: taught_by_model(name) for name in before if name != "copy"}
     judge = Judge.of(evaluated, data, own, earlier, against, apart)
     taught = own.after(earlier.values())
@@ -173,6 +173,7 @@ def prepare(
         judge=judge,
         taught=taught,
         earlier=[*apart.values()],
+        again=again,
         labelled=data.labelled_texts,
         examples=examples,
         sources=sources_of(data.columns, settings.evaluation.dev, settings.evaluation.data),

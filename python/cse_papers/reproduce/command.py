@@ -212,8 +212,11 @@ def show_stored(lab: Laboratory | None, table: Table, sets: Mapping[str, Records
         for name, records in sets.items()
         if (found := {key: record for key, record in records.items() if key[0] in known})
     }
+    left_out = sum(map(len, sets.values())) - sum(map(len, own.values()))
     if not own:
         raise InputError(f"--stored {file}: holds no runs of the table {table.name}; name another file")
+    if left_out:
+        printing.say(f"--stored {file}: {left_out:,} runs of other rows than those of {table.name} are left out")
     if lab is not None:
         show_laboratory(lab, own, shown)
     else:

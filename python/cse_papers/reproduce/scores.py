@@ -101,10 +101,6 @@ class Scorer:
                 digest.update(f"{name}/{file.name} {hash_file(str(file))}\n".encode())
         return digest.hexdigest()[:16]
 
-    def __call__(self, encoder: Encodes, progress: Callable[[int, int], None] | None = None) -> dict[str, float]:
-        """Returns the scores of ``measure``."""
-        return self.measure(encoder, progress)[0]
-
     def measure(
         self, encoder: Encodes, progress: Callable[[int, int], None] | None = None, column: str | None = None
     ) -> tuple[dict[str, float], dict[str, list[int | None]]]:
