@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import json
+import math
 import re
 import shlex
 import shutil
@@ -542,3 +543,13 @@ def test_the_number_of_papers_in_the_documentation_is_the_one_that_cse_reproduce
     quoted = re.findall(r"(\d+) (?:published |other )?(?:papers|systems)\b", text)
     assert quoted
     assert {*map(int, quoted)} == {count}
+
+
+def test_the_weights_of_focal_logits_in_the_page_are_those_of_the_formula():
+    text = flat((ROOT / "docs/training.md").read_text("utf8"))
+    weights = [math.exp(s * (s + m - 1) / 0.07) for s, m in ((0.35, 0.3), (1, 0.3), (0.5, 0))]
+    assert (
+        "is least, {:.2f}, at s = (1 - m) / 2 = 0.35, 1 at s = 0.7, and {:.0f} at s = 1; that of a positive falls to "
+        "{:.2f} at s = 0.5".format(*weights)
+        in text
+    )

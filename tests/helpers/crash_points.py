@@ -178,6 +178,9 @@ CASES = {
     "train --save-every": Case(f"{RUN} --name run --save-every 2", ("runs/run",)),
     "train --learn": Case(f"{LEARN} --name run", ("runs/run",)),
     "train --learn --teacher": Case(f"{LEARN} --teacher done/best --name run", ("runs/run", "runs/run-teacher")),
+    "train --learn --teacher --tune-teacher": Case(
+        f"{LEARN} --teacher done/best --tune-teacher --name run", ("runs/run", "runs/run-teacher", "runs/run-tuned")
+    ),
     "predict": Case("predict labelled table.csv -o p.csv", ("p.csv",), "predict labelled more.csv -o p.csv"),
     "draw": Case("draw table.csv --column text -n 4 -o d.csv", ("d.csv",), "draw more.csv --column text -n 4 -o d.csv"),
     "search": Case("search model corpus.txt -o index", ("index",)),
