@@ -5,7 +5,7 @@
                             [--device cuda] [--model minilm]
     python benches/labels.py DATA --work DIR --permuted 0 20 [--only SET ...]
     python benches/labels.py DATA --work DIR --setfit PYTHON [--only SET ...]
-    python benches/labels.py DATA --work DIR --teacher MODEL [--tuned] [--only SET ...] [--seeds N ...]
+    python benches/labels.py DATA --work DIR --teacher MODEL [--tuned] [--only SET ...] [--labels N ...] [--seeds N ...]
 
 DATA holds corpora/ and transfer/, as for ``verdict.py``. Of each set, 2,000 rows are a table in which N rows, drawn by
 the seed, have a label, and 1,200 others are the test. The model is trained on the table. The classifier of the verdict
@@ -14,9 +14,9 @@ the test rows, and intervals are those of the verdict. Results marked ``"ruler":
 without class weights, which favours frequent labels; they are kept for one release and not reported. With --permuted,
 the labels of 100 rows are permuted, by each of the seeds from the first to the one before the last, and the classifier
 is fitted to the true ones. With --setfit, the Python of another environment trains SetFit, with its defaults, on the
-same 100 rows. With --teacher, the model learns from MODEL on all rows of the table before it learns the labels of 100
-(``--learn --teacher``); with --tuned, MODEL itself learns these labels before it teaches (``--tune-teacher``). The
-score without labels is the MRR by which --learn is guarded, of the same sentences. A cell is stored when it is
+same 100 rows. With --teacher, the model learns from MODEL on all rows of the table before it learns the labels, by
+default those of 100 rows (``--learn --teacher``); with --tuned, MODEL itself learns these labels before it teaches
+(``--tune-teacher``). The score without labels is the MRR by which --learn is guarded, of the same sentences. A cell is stored when it is
 finished, so that an interrupted program continues.
 """
 
@@ -160,7 +160,7 @@ def trained(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: in
     return encoder, {**seconds, **record}
 
 
-def taught_first(data: Data, seed: int, teacher: str, threads: int, tune: bool = False) -> dict[str, Any]:
+def taught_first(data: Data, count: int, seed: int, teacher: str, threads: int, tune: bool = False) -> dict[str, Any]:
     """Trains on the table with ``--learn --teacher``; returns the scores before and after all runs. With ``tune``, as
     with ``--tune-teacher``, and those of the teacher."""
     import cse
@@ -171,7 +171,7 @@ def taught_first(data: Data, seed: int, teacher: str, threads: int, tune: bool =
     from cse.training.setup import prepare
     from cse.training.step.ranks import World
 
-    rows = data.taught(LABELS[1], seed)
+    rows = data.taught(count, seed)
     labels, texts = data.labels[rows], [*(data.texts[row] for row in rows), *data.texts[TABLE:]]
     before = data.before()
     old = predict(before[rows], labels, before[TABLE:])
@@ -183,7 +183,7 @@ def taught_first(data: Data, seed: int, teacher: str, threads: int, tune: bool =
     columns = {"corpus": str(data.table(rows, labels)), "column": "text", "labels": "label", "learn": True}
     settings = {"seed": seed, "threads": threads, "output": str(data.work), "device": data.device}
     config = cse.TrainConfig(
-        **columns, **settings, model=data.model, teacher=teacher, tune_teacher=tune, name=f"{data.name}-{seed}"
+        **columns, **settings, model=data.model, teacher=teacher, tune_teacher=tune, name=f"{data.name}-{count}-{seed}"
     )
     made: list[Path] = []
     seconds: list[float] = []
@@ -326,13 +326,13 @@ def report(stored: dict[str, Any]) -> Iterator[str]:
                 f"{name}, permuted labels: {len(found)} runs, {better} better; best/ is the base in {base}; in the "
                 f"others, the score without labels falls by at most {lost:.1f} points"
             )
-    for kind, name in product((UNTUNED, TUNED), SETS):
+    for kind, name, count in product((UNTUNED, TUNED), SETS, LABELS):
         taught = stored.get(kind, {})
-        if found := [record for key, record in taught.items() if key.startswith(f"{name}/")]:
+        if found := [record for key, record in taught.items() if key.startswith(f"{name}/{count}/")]:
             values = [float(np.mean([each[what] for each in found])) for what in ("before", "after", "difference")]
             each = ", ".join(f"{run['difference']:+.1f} [{run['low']:+.1f}, {run['high']:+.1f}]" for run in found)
             before, after, change = values
-            yield f"{name}, {kind}: {before:.1f} -> {after:.1f}, {change:+.1f}; by seed {each}"
+            yield f"{name}, {count} labels, {kind}: {before:.1f} -> {after:.1f}, {change:+.1f}; by seed {each}"
     below = [key for key, record in stored.get("runs", {}).items() if record["high"] < 0]
     five, three = (sum(gain >= goal for gain in gains.values()) for goal in (5, 3))
     yield (
@@ -346,7 +346,7 @@ def main() -> None:
     parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--work", type=Path)
     parser.add_argument("--only", nargs="*", default=list(SETS))
-    parser.add_argument("--labels", type=int, nargs="*", default=list(LABELS))
+    parser.add_argument("--labels", type=int, nargs="*")
     parser.add_argument("--seeds", type=int, nargs="*", default=list(SEEDS))
     parser.add_argument("--permuted", type=int, nargs=2)
     parser.add_argument("--setfit")
@@ -375,8 +375,8 @@ def main() -> None:
     elif options.teacher:
         kind = TUNED if options.tuned else UNTUNED
         jobs = [
-            (kind, f"{name}/{seed}", taught_first, (seed, options.teacher, threads, options.tuned))
-            for seed, name in product(options.seeds, sets)
+            (kind, f"{name}/{count}/{seed}", taught_first, (count, seed, options.teacher, threads, options.tuned))
+            for seed, count, name in product(options.seeds, options.labels or [LABELS[1]], sets)
         ]
     elif options.permuted:
         numbers = range(*options.permuted)
@@ -387,7 +387,7 @@ def main() -> None:
     else:
         cells = [
             (name, count, seed)
-            for seed, count, name in product(options.seeds, options.labels, sets)
+            for seed, count, name in product(options.seeds, options.labels or LABELS, sets)
             if count < MOST or not seed
         ]
         jobs = [("runs", f"{name}/{count}/{seed}", cell, (count, seed, threads)) for name, count, seed in cells]

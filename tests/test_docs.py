@@ -292,7 +292,7 @@ def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
     after = after.partition("\n## ")[0]
     sequence = whole["teacher, then labels"]
     for name in ("trec", "cr", "tweets", "subj"):
-        runs = [sequence[f"{name}/{seed}"] for seed in range(3)]
+        runs = [sequence[f"{name}/100/{seed}"] for seed in range(3)]
         cells = f"{stored[f'{name}/100']['difference']:+.1f} | {sum(run['difference'] for run in runs) / 3:+.1f}"
         assert re.search(
             rf"^\| {re.escape(rows[name].removesuffix(')'))}[^|]*\| {re.escape(cells)} \|$", after, re.M
@@ -304,13 +304,12 @@ def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
     minutes = sorted(round(each["tuning"] / 60) for each in tuned.values())
     assert f"took {minutes[0]} to {minutes[-1]} minutes of processor time" in flat(after)
     for key in tuned:
-        name, seed = key.split("/")
-        records = [whole["runs"][f"{name}/100/{seed}"], *(whole[kind][key] for kind in kinds)]
+        records = [whole["runs"][key], *(whole[kind][key] for kind in kinds)]
         cells = " | ".join("{difference:+.1f} [{low:+.1f}, {high:+.1f}]".format_map(each) for each in records)
         assert f"| {cells} |" in after, key
     more = {key: tuned[key]["difference"] - sequence[key]["difference"] for key in tuned}
     assert "gains {:.1f} points more on reviews, and {:.1f} and {:.1f} less on questions and tweets".format(
-        more["cr/1"], -more["trec/1"], -more["tweets/1"]
+        more["cr/100/1"], -more["trec/100/1"], -more["tweets/100/1"]
     ) in flat(after)
     setfit, _, permuted = setfit.partition("permuted (no interval")
     assert len(whole["setfit"]) == len(re.findall(r"^\| .*\d \|$", setfit, re.MULTILINE))
