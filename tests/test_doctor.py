@@ -138,6 +138,14 @@ def test_a_language_that_the_default_model_cuts_into_pieces_is_reported(look, sa
         assert ("No fault found." in cse_here("doctor", "corpus.txt", cwd=tmp_path).stdout) is not reported
 
 
+def test_a_damaged_tokenizer_of_the_default_model_is_as_good_as_none(monkeypatch, tmp_path):
+    from cse.encoder import resolve
+
+    (tmp_path / "tokenizer.json").write_text('{"version": "1.0", "mod', encoding="utf8")
+    monkeypatch.setattr(resolve, "_packaged_minilm", lambda: tmp_path)
+    assert resolve.tokenizer_of_minilm() is None
+
+
 def test_scripts_and_rows_without_replaceable_words_are_reported(look):
     seen = look(
         ["\u5317\u4eac\u5927\u5b66", "\u041f\u0440\u0438\u0432\u0435\u0442 \u043c\u0438\u0440", "hello you all"]

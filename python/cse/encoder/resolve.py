@@ -337,7 +337,7 @@ def _packaged_minilm() -> Path | None:
 
 def tokenizer_of_minilm() -> Any:
     """Returns the tokenizer of all-MiniLM-L6-v2, of the library tokenizers, which loads in milliseconds; None if the
-    model is not on this machine."""
+    model is not on this machine, or its file is damaged."""
     from huggingface_hub import try_to_load_from_cache
     from tokenizers import Tokenizer
 
@@ -345,7 +345,10 @@ def tokenizer_of_minilm() -> Any:
     file = folder / "tokenizer.json" if folder else try_to_load_from_cache(MINILM_ON_HUB, "tokenizer.json")
     if not isinstance(file, (str, Path)) or not Path(file).is_file():
         return None
-    tokenizer = Tokenizer.from_file(str(file))
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception:  # the only type that tokenizers raises for a damaged file
+        return None
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
