@@ -2,14 +2,16 @@
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from cse import Encoder, InputError, TrainConfig, train
+from cse import Callback, Encoder, InputError, TrainConfig, train
 from cse.classifier.stored import load
 from cse.encoder.taught import taught_of
+from cse.errors import Interrupted
 from cse.identity import row_keys
 from cse.training import folds, loop, sequence
 from cse.training.folder.stored import resumed_config
@@ -92,6 +94,25 @@ def test_a_repeated_command_goes_on_after_the_teacher(config, monkeypatch):
     shutil.rmtree("runs/other")
     with pytest.raises(InputError, match=r"was trained with other values \(seed\); remove it"):
         train(config.replace(name="other", seed=7))
+
+
+def test_a_first_run_that_is_stopped_says_to_repeat_the_command(config):
+    class Stops(Callback):
+        said: str | None = None
+
+        def on_step_end(self, step, steps):
+            if self.said is None and step == 1:
+                signal.raise_signal(signal.SIGTERM)
+
+        def on_interrupt(self, why):
+            self.said = why
+
+    stops = Stops()
+    with pytest.raises(Interrupted):
+        train(config, stops)
+    assert stops.said.startswith("stopped at step 1 of 3; ")
+    assert stops.said.endswith("; to go on with this run and those after it, repeat the command")
+    assert train(config, stops).folder.name == "both"
 
 
 def test_only_labels_with_a_teacher_are_two_runs(config):

@@ -165,7 +165,7 @@ def trained(
     with ExitStack() as lock:
         if resume is None:
             run = prepare(config, world, None, shown.on_progress, texts, labels, left_out, judging)
-            trainer = Trainer(run, world, shown)
+            trainer = Trainer(run, world, shown, first=not judging)
         else:
             checkpoint = lock.enter_context(outputs.opened(resume, world))
             run = prepare(config, world, checkpoint.run, shown.on_progress, texts, labels, left_out, judging)
@@ -175,13 +175,16 @@ def trained(
                 )
             check_same(checkpoint.state["data"], run.data, f"--resume {resume}")
             outputs.load_state(checkpoint, run, world.rank)
-            trainer = Trainer(run, world, shown, checkpoint)
+            trainer = Trainer(run, world, shown, checkpoint, first=not judging)
         with trainer.trained():
             return trainer.result(lambda judge: folds.judged_by_fold(judge, run.labelled, run.folder, without, shown))
 
 
 class Trainer:
-    """The training loop of a run from ``prepare``, whose state comes from ``resumed``, if it is resumed."""
+    """The training loop of a run from ``prepare``, whose state comes from ``resumed``, if it is resumed.
+
+    ``first`` says whether further runs of a sequence follow, which ``cse train --resume`` of this one would not train.
+    """
 
     def __init__(
         self,
@@ -189,7 +192,9 @@ class Trainer:
         world: World,
         callback: Callback,
         resumed: outputs.Checkpoint | None = None,
+        first: bool = False,
     ) -> None:
+        self.first = first
         self.prepared, self.world, self.callback, self.resumed = run, world, callback, resumed
         self.state, self.settings, self.steps = run.state, run.settings, len(run.batches)
         optimisation, output = run.settings.optimisation, run.settings.output
@@ -275,7 +280,7 @@ class Trainer:
                             self.save_last()
                             self.callback.on_interrupt(
                                 f"stopped at step {state.step} of {self.steps}; {folder / 'last'} holds the encoder of "
-                                f"that step; resume with: cse train --resume {folder}"
+                                f"that step; {self.how_to_resume(folder)}"
                             )
                             raise Interrupted(128 + number)
             with failures(state.step, settings):
@@ -288,6 +293,11 @@ class Trainer:
         yield
         if stop.number:  # received during the last step
             signal.raise_signal(stop.number)
+
+    def how_to_resume(self, folder: Path) -> str:
+        if self.first:
+            return "to go on with this run and those after it, repeat the command"
+        return f"resume with: cse train --resume {folder}"
 
     def is_due(self, every: int) -> bool:
         """Returns whether the current step is a multiple of ``every`` (0: never), or the last step."""
