@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -370,6 +371,54 @@ def test_a_run_with_labels_keeps_a_classifier_that_labels_its_table(run, pile):
     assert [row["label second"] for row in others] == second
 
 
+def refused(*arguments):
+    found = command(*arguments)
+    assert isinstance(found.exception, InputError), found.stdout
+    return str(found.exception)
+
+
+def test_predicted_labels_neither_judge_nor_teach(run, base, pile):
+    command("predict", "runs/run", "-o", "out.csv")
+    for how in ({}, {"learn": True}):
+        with pytest.raises(InputError, match=r"labels of .*out\.csv were predicted by cse predict"):
+            train(base.replace(corpus="out.csv", column="text", labels="label predicted", **how))
+    judged = ("--column", "text", "--labels", "label predicted")
+    assert "were predicted by cse predict" in refused("compare", base.model, "runs/run", "--data", "out.csv", *judged)
+    found = command(
+        "doctor", "out.csv", "--column", "text", "--labels", "label predicted", "--json"
+    )  # which only counts
+    assert sum(json.loads(found.stdout)["labels"]["labels"].values()) > 0
+
+
+def test_no_table_is_written_over_what_is_labelled_by_hand(run, pile):
+    before = Path(pile).read_bytes()
+    assert "is the table to read" in refused("predict", "runs/run", pile, "-o", pile)
+    assert command("draw", pile, "--column", "text", "-o", "some.csv").exit_code == 0
+    assert "may have labels already" in refused("draw", pile, "--column", "text", "-o", "some.csv")
+    assert Path(pile).read_bytes() == before
+    assert "its folder does not exist; create it" in refused("predict", "runs/run", "-o", "nowhere/x.csv")
+    assert "-: is read twice" in refused("predict", "runs/run", "-", "-o", "x.csv")
+
+
+def test_a_run_finds_its_table_from_any_folder(run, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    write_table(tmp_path / "elsewhere" / "pile.csv", [("another table", "")] * 3)
+    assert json.loads(command("predict", "../runs/run", "-o", "out.csv", "--json").stdout)["rows"] == 200
+
+
+def test_labels_of_the_table_that_the_classifier_does_not_know_are_counted(run, pile):
+    rows = [*((row["text"], row["label"]) for row in read(pile)[:40]), ("this one is new", "maybe")]
+    shown = command("predict", "runs/run", write_table("other.csv", rows), "-o", "out.csv").stdout
+    assert "1 rows have a label in the table that the classifier does not know, such as 'maybe'; they keep it" in shown
+
+
+def test_a_run_that_was_stopped_before_its_classifier_says_how_to_go_on(run):
+    shutil.rmtree(run.folder / "best" / "classifier")
+    (run.folder / "result.json").unlink()
+    assert refused("predict", "runs/run", "-o", "x.csv").endswith("resume with: cse train --resume runs/run")
+
+
 def test_tables_of_every_format_keep_their_columns_and_types(run, sample_rows, tmp_path):
     texts = sample_rows[300:303]
     pq.write_table(
@@ -461,7 +510,7 @@ def test_labels_below_the_least_confidence_are_left_empty(run):
         (["runs/run", "other.csv", "-o", "x.csv"], "use --column to name the column"),
         (
             ["runs/run", "taken.csv", "-o", "x.csv"],
-            "is a column of the table already; name the new columns with --prefix",
+            "is a column of this table already; name the new columns with --prefix",
         ),
         (["runs/run", "pile.csv", "--column", "no", "-o", "x.csv"], "has no column 'no'"),
         (["export", "-o", "x.csv"], "is not the folder of a run, so TABLE must be named"),

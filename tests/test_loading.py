@@ -81,6 +81,8 @@ DAMAGED = {
         for file in ("config.json", "modules.json", "tokenizer.json", "1_Pooling/config.json")
         for content in (b"", b"{", b"[" * 100_000, b"\xff\xfe", b"{}")
     },
+    "half a tokenizer": ("tokenizer.json", b'{"version": "1.0", "mod', "tokenizer.json in "),
+    "half of the weights": ("model.safetensors", b"\0" * 100, "model.safetensors in "),
     "pickled module": ("2_Dense/pytorch_model.bin", "bare pickle", "could run any command"),
     "pickle": ("pytorch_model.bin", "bare pickle", NO_TENSOR),
     "command": ("pytorch_model.bin", "command", NO_TENSOR),
@@ -121,7 +123,7 @@ def damage(folder, file, value):
     path, weights = folder / file, folder / Path(file).with_name("model.safetensors")
     if file == ADAPTER:
         adapter(folder, **value)
-    elif file == "model.safetensors" and value:
+    elif file == "model.safetensors" and isinstance(value, str):
         stored, words = load_file(path), "embeddings.word_embeddings.weight"
         if value == "nan":
             stored["encoder.layer.0.output.dense.weight"][0, 0] = float("nan")

@@ -164,6 +164,16 @@ def test_a_teacher_learns_the_labels_first_and_anew_for_each_fold(tuned, tiny_ro
     assert not (result.folder / "folds").exists()
 
 
+def test_folds_judge_a_base_that_learned_from_a_tuned_teacher_if_the_labels_teach_no_more(tuned, monkeypatch):
+    monkeypatch.setattr("cse.training.selection.Selector.lost", lambda selector, record: 100.0)
+    config, made = tuned
+    result = train(config)
+    assert result.best_step == 0  # best/ is the encoder before training, which learned all labels through its teacher
+    assert [name for _, name, _, _ in made][3:] == ["1-tuned", "1-teacher", "1", "2-tuned", "2-teacher", "2"]
+    assert "judged: 2 encoders trained on 1/2 of the labels" in str(result.verdict["notes"])
+    assert "an encoder and a classifier" in load(result.folder / "best").promise.how
+
+
 def test_held_out_labels_judge_only_if_they_did_not_teach_the_teacher(tuned):
     config, made = tuned
     train(config.replace(folds=0, name="apart"))

@@ -1,6 +1,7 @@
 """What judges an encoder must not have taught it: labels that came in through a base, a teacher, a copy or a table."""
 
 import csv
+import itertools
 import json
 import shutil
 import tomllib
@@ -109,12 +110,40 @@ def test_a_table_that_was_copied_converted_moved_or_grown_is_the_same_rows(
     shutil.copy(table, tmp_path / "copy.csv")
     pq.write_table(pa.table({"text": [text for text, _ in rows], "label": [label for _, label in rows]}), "t.parquet")
     spelled = [(f" {text.upper()}\u200b", label) for text, label in rows]
-    for path in ("copy.csv", "t.parquet", write_table(tmp_path / "spelled.csv", spelled)):
+    tweeted = [(f"@someone: {text.replace(' ', '... ')} &quot;!&quot; https://t.co/x1", label) for text, label in rows]
+    made = [write_table(tmp_path / f"{len(each[0][0])}.csv", each) for each in (spelled, tweeted)]
+    for path in ("copy.csv", "t.parquet", *made):
         assert "the others cannot judge alone" in judged(*compared, path, *COLUMNS)
     more = [(text, "ab"[n % 2]) for n, text in enumerate(sample_rows[400:460])]
     grown = judged(*compared, write_table(tmp_path / "grown.csv", [*rows, *more]), *COLUMNS)
     assert grown["measures"][0]["examples"] == 60
     assert [note for note in grown["notes"] if "learned the labels of" in note and "these do not judge" in note]
+
+
+def test_texts_that_taught_in_pairs_do_not_judge_by_labels(base, table, rows, sample_rows, tmp_path):
+    same = [(one, other) for (one, a), (other, b) in itertools.pairwise(rows) if a == b][:40]
+    pairs = tmp_path / "pairs.csv"
+    with open(pairs, "w", encoding="utf8", newline="") as file:
+        csv.writer(file).writerows([("anchor", "positive"), *same])
+    folder = train(base.replace(pairs=(str(pairs),), max_steps=1, name="pairs")).folder
+    later = train(
+        base.replace(corpus=table, column="text", model=str(folder / "best"), max_steps=1, name="later")
+    ).folder
+    texts = {text for pair in same for text in pair}
+    for run in (folder, later):
+        assert taught_of(run).has_pairs([text for text, _ in rows]).sum() > 0.8 * len(texts)  # a few were held out
+        found = judged(str(base.model), str(run), "--pooler", "avg", "--data", table, *COLUMNS)
+        (note,) = [note for note in found["notes"] if "learned pairs of" in note]
+        assert note.endswith("of the 160 rows, itself or through its base or teacher; these do not judge")
+        assert found["measures"][0]["examples"] == 160 - taught_of(run).has_pairs([text for text, _ in rows]).sum()
+    assert "later was trained on" not in str(found)
+
+
+def test_an_onnx_file_in_a_folder_of_another_name_is_that_of_its_run(taught):
+    (taught / "best" / "int8").mkdir()
+    file = taught / "best" / "int8" / "model.onnx"
+    file.write_bytes(b"")
+    assert taught_of(f"onnx:{file}").labelled.tolist() == taught_of(taught).labelled.tolist() != []
 
 
 @pytest.mark.parametrize("copy", ["best", "export", "saved", "sentence-transformers", "static", "onnx"])
@@ -204,14 +233,23 @@ def test_a_damaged_list_of_what_taught_a_run_is_refused_in_one_sentence(taught, 
 
 
 def test_what_taught_an_encoder_is_written_and_read_as_it_is(tmp_path):
-    keys = np.arange(1, 9, dtype=np.uint64)
-    own = Taught.by(keys[:4], keys[2:4], (("label", 2),))
-    later = own.after([Taught.by(keys[4:], keys[6:]), Taught(unknown=("runs/x",))])
-    assert later.own.tolist() == keys[:4].tolist()
+    texts = [f"a sentence, number {number}" for number in range(8)]
+    keys = row_keys(texts)
+    own = Taught.by(keys[:4], texts[2:4], "label")
+    assert own.columns == (("label", 2),)
+    later = own.after([Taught.by(keys[4:], texts[6:], "label", keys[5:6]), Taught(unknown=("runs/x",))])
+    assert later.own.tolist() == np.sort(keys[:4]).tolist()
+    assert later.has_labels(texts).tolist() == [False] * 2 + [True] * 2 + [False] * 2 + [True] * 2
+    assert later.has_pairs(texts).tolist() == [number == 5 for number in range(8)]
     write_taught(tmp_path, later)
     found = read_taught(tmp_path)
-    for name in ("texts", "own", "labelled"):
+    for name in ("texts", "own", "labelled", "letters", "paired"):
         assert (getattr(found, name) == getattr(later, name)).all()
+    old = [("key", "<u8"), ("own", "?"), ("labels", "?")]  # as earlier versions wrote it
+    records = np.load(tmp_path / SEEN)
+    np.save(tmp_path / SEEN, np.array([tuple(each[name] for name, _ in old) for each in records], dtype=old))
+    assert (read_taught(tmp_path).labelled == later.labelled).all()
+    assert not len(read_taught(tmp_path).paired)
     assert found.unknown == (str(tmp_path),)
     assert together([]).texts.tolist() == []
     assert read_taught(tmp_path / "nowhere") is None

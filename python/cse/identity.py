@@ -1,4 +1,4 @@
-"""When two texts count as the same text: two identities, which all parts of the package use.
+"""When two texts count as the same text: identities that all parts of the package use.
 
 - The *row key* needs no model: a hash of the text without characters that nobody sees (such as the zero-width space),
   in NFC, case folded, with each run of white space replaced by a space (``rust/src/text/row.rs``). It decides which
@@ -9,11 +9,17 @@
   texts of a batch are negatives (``cse.views.equal_texts``): a view has the key of its ids as they are encoded, after
   truncation, and a row that is cut into views (``spans``) also the key of all its ids.
 
+- The *key of the letters* is a hash of the letters and digits of a text, without links, @names, HTML entities and
+  accents. It only decides whether a text is a cleaned form of one whose label taught an encoder (``encoder.taught``).
+
 Vectors are used again (stored ones, and those of one command) only for a text with the same bytes.
 """
 
 from __future__ import annotations
 
+import html
+import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,11 +33,27 @@ Keys = npt.NDArray[np.uint64]
 COMMON_SHARE, COMMON_ROWS = 0.01, 10
 """A text in more than this share of the rows, and in more than this number of rows, joins none of its rows."""
 MULTIPLIER = 0x9E3779B97F4A7C15
+LINKS_AND_NAMES = re.compile(r"https?://\S+|www\.\S+|@\w+", re.IGNORECASE)
+NO_LETTERS = re.compile(r"[\W_]+")
+FEWEST_LETTERS = 12
+"""Texts with fewer letters and digits have no key of the letters: they are often equal by chance."""
 
 
 def row_keys(texts: Sequence[str]) -> Keys:
     """Returns the row key of each text, ``(n,)`` uint64; ``Corpus.row_keys`` has the keys of a corpus."""
     return np.frombuffer(_core.row_keys(list(texts)), dtype="<u8")
+
+
+def letters_of(text: str) -> str:
+    """Returns the letters and digits of a text without links, @names, HTML entities and accents."""
+    plain = unicodedata.normalize("NFKD", LINKS_AND_NAMES.sub(" ", html.unescape(text)))
+    return NO_LETTERS.sub("", plain).casefold()
+
+
+def letter_keys(texts: Sequence[str]) -> Keys:
+    """Returns the key of the letters of each text, ``(n,)`` uint64; 0, which is the key of no text, if it has few."""
+    letters = [letters_of(text) for text in texts]
+    return np.where([len(each) >= FEWEST_LETTERS for each in letters], row_keys(letters), np.uint64(0))
 
 
 def first_rows(keys: Keys) -> npt.NDArray[np.int64]:

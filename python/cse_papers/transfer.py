@@ -284,7 +284,7 @@ class Transfer(Evaluation):
     """SentEval's seven transfer tasks in a folder; tasks without files are left out."""
 
     Options = TransferOptions
-    by_labels = True
+    by_labels, by_rows = True, False
     paper_row = ("accuracy", "average")
     summary = "SentEval's transfer tasks in --data DIR (mr.tsv, ..., mrpc.test.tsv), by logistic regression"
 

@@ -8,8 +8,6 @@ from ..errors import for_markdown
 from .fitted import Fitted
 from .promise import Interval
 
-NAMES = ("predicted", "confidence", "second", "source")
-"""The columns that ``cse predict`` adds, after the name of the column of labels or a prefix."""
 SHOWN = 20
 """Most labels that are listed."""
 AT_RANDOM = "this holds for other rows if the labelled rows were drawn from all at random (cse draw)"

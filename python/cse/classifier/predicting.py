@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._core import hash_bytes
-from ..data.classes import Classes, classes_of
+from ..data.classes import ADDED, Classes, classes_of, label_of
 from ..data.corpus import Corpus
 from ..data.tables import as_text
 from ..data.written import Table
@@ -24,7 +24,6 @@ from ..encoder.vector_files import encode_to_file, made_by
 from ..evaluation.base import Encodes, Progress
 from ..evaluation.geometry import unit
 from ..identity import Keys
-from .described import NAMES
 from .drawn import OTHERS, Drawn, compare
 from .fitted import Fitted
 from .promise import THRESHOLDS
@@ -131,7 +130,7 @@ class Labelling:
             if given and self.given is not None:
                 yield [self.given.values[self.given.of_rows[row]], None, None, GIVEN]
             elif not predicted:
-                yield [None] * len(NAMES)
+                yield [None] * len(ADDED)
             else:
                 sure = float(confidence[row]) if certain else None
                 label = classes[best[row]] if sure is None or sure >= least else None
@@ -170,6 +169,10 @@ class Labelling:
         predicted, promise = self.is_predicted, self.fitted.promise
         holds = promise is not None and (self.drawn is None or self.drawn.at_random)
         count, texts = self.unlike
+        names = [] if self.given is None else self.given.names
+        of_rows = np.zeros(0, dtype=np.int64) if self.given is None else self.given.of_rows
+        known = {label_of(as_text(each)) for each in self.fitted.classes}
+        places = [place for place, name in enumerate(names) if name not in known]
         thresholds = []
         for threshold in THRESHOLDS if promise is not None else ():
             share = promise.above(threshold)[1] if promise is not None and holds else None
@@ -185,6 +188,7 @@ class Labelling:
             "given": int(self.is_given.sum()),
             "predicted": int(predicted.sum()),
             "blank": int((~self.filled).sum()),
+            "unknown": {"rows": int(np.isin(of_rows, places).sum()), "labels": [names[place] for place in places]},
             "texts_with_two_labels": 0 if self.given is None else self.given.two,
             "accuracy": promise.accuracy._asdict() if promise is not None and holds else None,
             "mean_recall": promise.recall._asdict() if promise is not None and holds else None,
@@ -239,11 +243,11 @@ def types(values: Sequence[Any]) -> Any:
 
 
 def labelled_table(table: Table, labelling: Labelling, prefix: str, least: float) -> Table:
-    """Returns a table with the columns of ``NAMES``, which begin with ``prefix``."""
+    """Returns a table with the columns of ``ADDED``, which begin with ``prefix``."""
     import pyarrow as pa
 
     kind = types([*labelling.fitted.classes, *([] if labelling.given is None else labelling.given.values)])
-    kinds = dict(zip(NAMES, (kind, pa.float64(), kind, pa.string()), strict=True))
+    kinds = dict(zip(ADDED, (kind, pa.float64(), kind, pa.string()), strict=True))
 
     def values() -> Iterator[Sequence[Any]]:
         as_written: Callable[[Any], Any] = as_text if kind == pa.string() else lambda value: value
@@ -255,4 +259,4 @@ def labelled_table(table: Table, labelling: Labelling, prefix: str, least: float
                 source,
             ]
 
-    return table.with_columns({f"{prefix} {name}": kinds[name] for name in NAMES}, values)
+    return table.with_columns({f"{prefix} {name}": kinds[name] for name in ADDED}, values)

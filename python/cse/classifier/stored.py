@@ -78,6 +78,10 @@ def load(encoder_folder: Path, width: int | None = None) -> Fitted:
     folder = encoder_folder / CLASSIFIER
     if not has_classifier(encoder_folder):
         run = run_of(encoder_folder)
+        if run is not None and not (run / "result.json").is_file():
+            raise InputError(
+                f"{run}: has no classifier, since it was stopped before its end; resume with: cse train --resume {run}"
+            )
         raise InputError(
             f"{run or encoder_folder}: has no classifier; train a run with labels: cse train TABLE --column TEXT "
             "--labels COLUMN (a run of an earlier version: repeat that command)"

@@ -151,13 +151,9 @@ def compared_cells(record: dict[str, Any]) -> dict[str, str]:
 
 
 def check_suffix(output: str, *suffixes: str, flag: str = "-o") -> None:
-    """Raises ``InputError`` unless the name of a file ends in one of the suffixes."""
+    """Raises ``InputError`` unless the name of a file ends in one of the suffixes, and its folder exists."""
     if Path(output).suffix not in suffixes:
         *others, last = suffixes
         raise InputError(f"{flag} {output}: the name must end in {', '.join(others)} or {last}")
-
-
-def check_table(output: str, flag: str = "-o") -> None:
-    check_suffix(output, ".csv", ".jsonl", flag=flag)
     if not Path(output).absolute().parent.is_dir():
         raise InputError(f"{flag} {output}: its folder does not exist; create it first")

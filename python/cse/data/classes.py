@@ -29,6 +29,8 @@ SEVERAL = re.compile(r"[^|]+(\|[^|]+)+|\[.*\]", re.DOTALL)
 # Number of labels that are listed.
 SHOWN = 10
 TRUE_OR_FALSE = {"true": "1", "false": "0"}
+ADDED = ("predicted", "confidence", "second", "source")
+"""The columns that ``cse predict`` adds, after the name of the column of labels or a prefix."""
 
 
 def label_of(cell: str) -> str:
@@ -87,8 +89,9 @@ class Classes:
         return lines
 
 
-def read_classes(corpus: Corpus, column: str, flag: str) -> Classes:
-    """Reads a column of labels of the tables of a corpus; an error if there is none begins with ``flag``."""
+def read_classes(corpus: Corpus, column: str, flag: str, given: bool = False) -> Classes:
+    """Reads a column of labels of the tables of a corpus; an error if there is none begins with ``flag``. With
+    ``given``, labels that ``cse predict`` has predicted are refused: they neither judge nor teach."""
     if others := [file.path for file in corpus.files if file.column is None]:
         raise InputError(
             f"{flag}: {others[0]} is not a table with such a column; name a table, and --column of its text"
@@ -96,6 +99,12 @@ def read_classes(corpus: Corpus, column: str, flag: str) -> Classes:
     paths = [readers.find_again(file.path) for file in corpus.files]
     for path in paths:
         check_column(path, flag, column, corpus.max_line_bytes)
+        prefix, _, kind = column.rpartition(" ")
+        if given and kind == ADDED[0] and f"{prefix} {ADDED[-1]}" in tables.plain_columns(path):
+            raise InputError(
+                f"{flag}: these labels of {path} were predicted by cse predict, so that they can neither judge nor "
+                "teach; name the column of the labels that were given or, if you have checked all, rename the column"
+            )
     cells = (tables.raw_values(path, column, corpus.max_line_bytes) for path in paths)
     return classes_of(corpus, column, chain.from_iterable(cells))
 

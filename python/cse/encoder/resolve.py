@@ -7,6 +7,7 @@ module refuses models without sentence vectors, and files outside the folder.
 from __future__ import annotations
 
 import hashlib
+import json
 import pickle
 import re
 import threading
@@ -266,6 +267,21 @@ def naming_model(name: str, folder: Path) -> Iterator[None]:
         raise InputError(f"--model {name}: {_reason(folder, error)}") from None
 
 
+def _is_damaged(path: Path) -> bool:
+    """Returns whether a .safetensors or .json file has no readable header, or no valid contents."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        if path.suffix == ".safetensors":
+            with safe_open(path, "np"):
+                return False
+        if path.suffix == ".json":
+            json.loads(path.read_bytes())
+    except (ValueError, RecursionError, SafetensorError):
+        return True
+    return False
+
+
 def _reason(folder: Path, error: BaseException) -> str:
     """Returns why the files of a model cannot be loaded, without PyTorch's advice to load a pickle anyway."""
     folder = transformer_folder(folder)
@@ -275,6 +291,8 @@ def _reason(folder: Path, error: BaseException) -> str:
         with open(path, "rb") as file:
             if file.read(len(LFS_POINTER)) == LFS_POINTER:
                 return f"{path.name} is a Git LFS pointer; fetch it with git lfs pull"
+    if damaged := next(filter(_is_damaged, [*files, *sorted(folder.glob("*.json"))]), None):
+        return f"{damaged.name} in {folder} is damaged; copy or download the model again"
     if isinstance(error, pickle.UnpicklingError):
         return (
             f"{', '.join(path.name for path in files)} was not loaded: it is damaged, or holds something that is not a "

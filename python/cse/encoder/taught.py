@@ -1,10 +1,12 @@
-"""What taught an encoder: the texts that it was trained on, and those of them whose labels it learned.
+"""What taught an encoder: the texts that it was trained on, and those of them whose labels it learned, or which were
+in pairs, since pairs may have been made from labels.
 
-A run keeps the row keys (``cse.identity``) of its texts in ``seen.npy``, together with those of its base model and of
-the models that taught it. Row keys are hashes without a secret: whoever has them can test whether a guessed sentence
-was in the table. They are therefore never copied, exported or shown. The configuration of a saved model only says
-(``LABELS``) that labels taught it: which columns, and how many texts. It stays in all copies, also those that
-transformers or sentence-transformers saves. Of a model without its run, the texts are not known.
+A run keeps the row keys (``cse.identity``) of its texts in ``seen.npy``, and the keys of the letters of those with a
+label, together with those of its base model and of the models that taught it. Row keys are hashes without a secret:
+whoever has them can test whether a guessed sentence was in the table. They are therefore never copied, exported or
+shown. The configuration of a saved model only says (``LABELS``) that labels taught it: which columns, and how many
+texts. It stays in all copies, also those that transformers or sentence-transformers saves. Of a model without its run,
+the texts are not known.
 """
 
 from __future__ import annotations
@@ -19,15 +21,17 @@ import numpy.typing as npt
 
 from .. import io
 from ..errors import InputError
-from ..identity import Keys, row_keys
+from ..identity import Keys, letter_keys, row_keys
 from .layout import best_of_run, read_settings, transformer_folder
 
 SEEN = "seen.npy"
 LABELS = "cse_labels"
 """The key of the configuration of a transformer, ``config.json``, that lists the columns that taught it."""
 CONFIG = "config.toml"
-FORM = np.dtype([("key", "<u8"), ("own", "?"), ("labels", "?")])
-"""A record of ``seen.npy``: the row key of a text, whether the run itself has seen it, and whether its label taught."""
+OLD_FORM = np.dtype([("key", "<u8"), ("own", "?"), ("labels", "?")])
+FORM = np.dtype([*((name, OLD_FORM[name]) for name in OLD_FORM.names or ()), ("pairs", "?"), ("letters", "?")])
+"""A record of ``seen.npy``: the row key of a text, whether the run itself has seen it, whether its label taught, and
+whether it was in a pair; or, with ``letters``, the key of the letters of a text whose label taught."""
 NOT_KNOWN = "labels of texts that are not known taught it, so that a judge by labels cannot call it better"
 
 
@@ -45,14 +49,23 @@ class Taught:
     """Those of the texts of the last run alone."""
     labelled: Keys = field(default_factory=_none)
     """Row keys of those of them whose labels taught it, ascending."""
+    letters: Keys = field(default_factory=_none)
+    """The keys of the letters of these, ascending."""
+    paired: Keys = field(default_factory=_none)
+    """Row keys of those of them that were in pairs, ascending."""
     columns: tuple[tuple[str, int], ...] = ()
     """The columns of labels that taught it, and the numbers of texts with a label in them."""
     unknown: tuple[str, ...] = ()
     """The models that labels of texts that are not known taught."""
 
     @classmethod
-    def by(cls, texts: Keys, labelled: Keys, columns: tuple[tuple[str, int], ...] = ()) -> Taught:
-        return cls(np.unique(texts), np.unique(texts), np.unique(labelled), columns)
+    def by(cls, texts: Keys, labelled: Sequence[str] = (), column: str = "", paired: Keys | None = None) -> Taught:
+        """Returns what taught an encoder that learned texts, given their keys, some of them with a label in a column
+        or in pairs."""
+        known, taught, letters = np.unique(texts), np.unique(row_keys(labelled)), np.unique(letter_keys(labelled))
+        columns = ((column, len(taught)),) if column else ()
+        paired = np.unique(_none() if paired is None else paired)
+        return cls(known, known, taught, letters[letters > 0], paired, columns)
 
     def after(self, earlier: Iterable[Taught]) -> Taught:
         """Returns what taught an encoder that this and, before it, its base and its teachers taught."""
@@ -63,8 +76,14 @@ class Taught:
         return np.isin(row_keys(texts), self.texts)
 
     def has_labels(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Returns for each text whether its label taught the encoder."""
-        return np.isin(row_keys(texts), self.labelled)
+        """Returns for each text whether its label taught the encoder, also as that of the same letters."""
+        if not len(self.labelled):
+            return np.zeros(len(texts), dtype=bool)
+        return np.isin(row_keys(texts), self.labelled) | np.isin(letter_keys(texts), self.letters)
+
+    def has_pairs(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Returns for each text whether it was in a pair that taught the encoder."""
+        return np.isin(row_keys(texts), self.paired)
 
 
 def together(many: Iterable[Taught]) -> Taught:
@@ -76,17 +95,20 @@ def together(many: Iterable[Taught]) -> Taught:
 
     columns = tuple(dict.fromkeys(column for taught in each for column in taught.columns))
     unknown = tuple(dict.fromkeys(name for taught in each for name in taught.unknown))
-    return Taught(joined("texts"), joined("own"), joined("labelled"), columns, unknown)
+    keys = (joined("texts"), joined("own"), joined("labelled"), joined("letters"), joined("paired"))
+    return Taught(*keys, columns, unknown)
 
 
 def write_taught(run: Path, taught: Taught) -> None:
     """Writes ``seen.npy`` to the folder of a run. A record with the key 0 and labels says that there were unknown ones;
     no text has this key."""
-    records = np.zeros(len(taught.texts) + bool(taught.unknown), dtype=FORM)
-    known = records[: len(taught.texts)]
-    known["key"] = taught.texts
-    known["own"], known["labels"] = (np.isin(taught.texts, keys) for keys in (taught.own, taught.labelled))
-    records["labels"][len(taught.texts) :] = True
+    count, letters = len(taught.texts), len(taught.letters)
+    records = np.zeros(count + letters + bool(taught.unknown), dtype=FORM)
+    records["key"][: count + letters] = np.concatenate([taught.texts, taught.letters])
+    for name, keys in (("own", taught.own), ("labels", taught.labelled), ("pairs", taught.paired)):
+        records[name][:count] = np.isin(taught.texts, keys)
+    records["letters"][count : count + letters] = True
+    records["labels"][count + letters :] = True
     io.write_atomically(run / SEEN, lambda file: np.save(file, records, allow_pickle=False))
 
 
@@ -99,13 +121,17 @@ def read_taught(run: Path) -> Taught | None:
         records = np.load(path, allow_pickle=False)
     except (ValueError, EOFError, OSError, MemoryError):
         records = None
+    if getattr(records, "dtype", None) == OLD_FORM:
+        known, records = records, np.zeros(np.shape(records), dtype=FORM)
+        for name in OLD_FORM.names or ():
+            records[name] = known[name]
     if records is None or getattr(records, "dtype", None) != FORM or records.ndim != 1:
         raise InputError(f"{path}: is damaged; restore it, or remove it, and labels of unknown texts taught this run")
     unknown = (str(run),) if bool((records["labels"] & (records["key"] == 0)).any()) else ()
     records = records[records["key"] != 0]
     keys = records["key"]
-    own, labelled = keys[records["own"]], keys[records["labels"]]
-    return Taught(np.unique(keys), np.unique(own), np.unique(labelled), (), unknown)
+    own, labelled, letters, paired = (np.unique(keys[records[name]]) for name in ("own", "labels", "letters", "pairs"))
+    return Taught(np.unique(keys[~records["letters"]]), own, labelled, letters, paired, (), unknown)
 
 
 def run_of(model: str | Path) -> Path | None:
@@ -175,10 +201,12 @@ def taught_of(model: Any) -> Taught:
     kind, colon, what = str(model).partition(":")
     if not (colon and kind in ENCODERS):
         return taught_by(find_folder(best_of_run(str(model))))
-    # Such as onnx:FOLDER, onnx:FOLDER/onnx/model.onnx or whitening:MODEL@FILE.
+    # Such as onnx:FOLDER, onnx:FOLDER/onnx/model.onnx, whose folder may have another name, or whitening:MODEL@FILE.
     paths = [Path(best_of_run(part)) for part in (what, *what.split("@")) if Path(part).exists()]
     folders = [path if path.is_dir() else path.parent for path in paths]
-    return together(taught_by(each.parent if each.name == "onnx" else each) for each in dict.fromkeys(folders))
+    above = [path.parent.parent for path in paths if kind == "onnx" and path.is_file()]
+    above += [each.parent for each in folders if each.name == "onnx"]
+    return together(map(taught_by, dict.fromkeys([*folders, *above])))
 
 
 def _in_memory(encoder: Any) -> Taught:

@@ -1,7 +1,8 @@
 """What judges an encoder must not have taught it: examples that an encoder knows are left out.
 
 A judge by labels leaves out the rows whose labels taught one of the encoders, directly or through a base model or a
-teacher (``cse.encoder.taught``). Rows that were trained on without their labels judge; their number is said.
+teacher (``cse.encoder.taught``), and those that taught it in pairs, since pairs may have been made from the labels.
+Rows that were trained on without their labels judge; their number is said.
 """
 
 from __future__ import annotations
@@ -47,16 +48,21 @@ def untaught(evaluation: Evaluation, taught: Mapping[str, Taught]) -> Untaught:
     for name, each in taught.items():
         if rest is None:
             break
-        labelled, seen = rest.known(each.has_labels), rest.known(each.has_seen)
-        if labelled.any():
-            gone = f"{name} learned the labels of {labelled.sum():,} of the {len(labelled):,} rows"
-            rest, _, _ = without(rest, each.has_labels)
+        through = ", itself or through its base or teacher"
+        ways = {"the labels": each.has_labels}
+        if rest.by_rows:
+            ways["pairs"] = each.has_pairs
+        elif paired := int(rest.known(each.has_pairs).sum()):
+            notes.append(f"{name} learned pairs of {paired:,} of the texts{through}, and perhaps their labels")
+        for what, known in ways.items():
+            rest, gone, count = without(rest, known)
+            said = f"{name} learned {what} of {gone:,} of the {count:,} rows{through}"
             if rest is None:
-                return Untaught(
-                    None, notes, f"{gone}, itself or through its base or teacher, and the others cannot judge alone"
-                )
-            notes.append(f"{gone}, itself or through its base or teacher; these do not judge")
-        if trained := int((seen & ~labelled).sum()):
+                return Untaught(None, notes, f"{said}, and the others cannot judge alone")
+            if gone:
+                notes.append(f"{said}; these do not judge")
+        seen = rest.known(each.has_seen)
+        if trained := int((seen & ~rest.known(each.has_pairs)).sum()):
             notes.append(f"{name} was trained on {trained:,} of the {len(seen):,} texts, without their labels")
     return Untaught(rest, notes)
 

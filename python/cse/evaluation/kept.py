@@ -8,6 +8,7 @@ the folder of the run, as ``seen.npy`` does.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from os import PathLike
@@ -117,6 +118,15 @@ def sources_of(corpora: Iterable[Corpus], dev: Iterable[str], data: str | None) 
 
 def _absolute(path: str) -> str:
     return str(Path(path).absolute()) if Path(path).exists() else path
+
+
+def files_of(run: Path) -> list[str]:
+    """Returns the files on which a run was trained, as absolute paths; none if one is not known, or gone."""
+    if not (run / JUDGES).is_file():
+        return []
+    sources = io.read_json(run / JUDGES, Judges)["sources"]
+    files = dict.fromkeys(find_again(source["path"]) for source in sources if not source.get("scored"))
+    return list(files) if all(map(os.path.isfile, files)) else []
 
 
 def read_judges(run: Path, data: str | PathLike[str] | None = None) -> tuple[list[Evaluation], list[str]] | None:

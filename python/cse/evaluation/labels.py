@@ -393,7 +393,7 @@ class Labels(Evaluation):
                 "labels.labels=NAME"
             )
         corpus = Corpus.read(readers.resolve(data, options.column))
-        classes = read_classes(corpus, options.labels, f"--labels {options.labels}")
+        classes = read_classes(corpus, options.labels, f"--labels {options.labels}", given=True)
         shares = SHARES if options.share == SHARES[0] else (options.share,)  # as cse train takes them
         self.texts, _ = choose_labelled(corpus, classes, shares, options.rows)
 

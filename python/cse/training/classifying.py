@@ -19,7 +19,8 @@ def classify(run: Run, labelled: Labelled, encoder: Encodes) -> Fitted | None:
     """Fits the classifier of the labelled texts to the encoder in ``best/``, and saves it there; None if the encoder
     has no usable vectors. Its confidence is from what did not know the labels: if all labels taught the encoder, from
     the encoders of the folds."""
-    if not run.state.selector.best_step:  # best/ is the encoder before training, which this run's labels did not teach
+    if not (run.state.selector.best_step or run.judge.anew):
+        # best/ is the encoder before training, which this run's labels did not teach.
         labelled = replace(labelled, how="held out" if labelled.how == "held out" else "classifiers")
     try:
         (vectors,) = embed(encoder, [labelled.texts])

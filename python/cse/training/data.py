@@ -117,9 +117,9 @@ class TrainingData:
         keys, rows, classes = [each.row_keys() for each in self.columns], self.split.train, self.classes
         every = [*(each[rows] for each in keys), row_keys(selecting)]
         if classes is None:
-            return Taught.by(np.concatenate(every), keys[0][:0])
-        labelled = np.unique(keys[0][rows[classes.of_rows[rows] >= 0]])
-        return Taught.by(np.concatenate(every), labelled, ((classes.column, len(labelled)),))
+            paired = None if self.labelled is None else np.concatenate(every[:-1])
+            return Taught.by(np.concatenate(every), paired=paired)
+        return Taught.by(np.concatenate(every), self.corpus.take(rows[classes.of_rows[rows] >= 0]), classes.column)
 
     def fingerprints(self, index: str | None, others: dict[str, str], model: str = "") -> dict[str, Any]:
         """Returns what ``check_same`` compares in a resumed run; ``others`` are from ``TextContext.depends_on``, and
@@ -260,7 +260,7 @@ def open_data(
             )
         flag = f"--labels {evaluation.labels}"
         if labels is None:
-            classes = read_classes(sentences, evaluation.labels, flag)
+            classes = read_classes(sentences, evaluation.labels, flag, given=True)
         else:
             classes = classes_of(sentences, evaluation.labels, labels)
         known = hash_bytes(dumps([classes.names, classes.of_rows.tolist()]).encode())

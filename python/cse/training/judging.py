@@ -58,6 +58,7 @@ class Judge:
     suites: Sequence[str] = ()  # of each evaluation, the name of the suite of --judge; "" of what was held out
     advice: str = f"to judge it: {QUERIES}"  # how to get a verdict, if there is nothing to judge by
     against: str | None = None  # the encoder with which best/ is compared; None: that before training
+    anew: bool = False  # whether the models before the run, which the labels taught, are trained anew for each fold
     before: list[Sample] = field(default_factory=list)  # the samples of the encoder before training
 
     @classmethod
@@ -97,7 +98,7 @@ class Judge:
         if against is not None:
             notes.append(f"compared with {against}, not with the encoder before this run")
         advice = f"to judge it: {'; or '.join([*ways, QUERIES])}"
-        return cls(ordered, unjudged, notes, unknown, suites, advice, against)
+        return cls(ordered, unjudged, notes, unknown, suites, advice, against, apart is not None)
 
     def begin(self, encoder: Encodes) -> None:
         """Evaluates the encoder before training; raises ``InputError`` for an evaluation that compares no examples."""
@@ -116,6 +117,11 @@ class Judge:
     def further(self) -> int:
         """How many further encoders are trained to judge."""
         return max((len(each.folds) for each in self.evaluations if isinstance(each, CrossFitted)), default=0)
+
+    def needs_folds(self, selector: Selector) -> bool:
+        """Returns whether the labels of the run have taught the encoder in ``best/``, which only encoders of the folds
+        can judge then: in this run or, if it is that before training, in the runs before."""
+        return self.by_folds and (selector.best_step > 0 or self.anew)
 
     def reports(self, encoder: Encodes, by_fold: ByFold | None = None) -> list[Report]:
         """Returns the reports of all evaluations for an encoder; with ``by_fold``, folds have encoders of their own."""
@@ -144,10 +150,10 @@ class Judge:
                 "the development set was used to select best/" if selector.scorer.pairs else "there are no labels"
             )
             return Verdict(NOT_JUDGED, self.unjudged or selected, [], [self.advice, *notes])
-        if best is None or not (selector.best_step or self.against):
+        if best is None or not (selector.best_step or self.against or self.anew):
             return Verdict(CANNOT_TELL, "best/ is the encoder before training", [], notes)
         try:
-            reports = self.reports(best, by_fold if selector.best_step else None)
+            reports = self.reports(best, by_fold if self.needs_folds(selector) else None)
         except EqualVectors:
             return Verdict(WORSE, "the vectors are all equal", [], notes)
         except NotFinite as error:

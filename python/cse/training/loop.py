@@ -287,7 +287,7 @@ class Trainer:
                 if self.saved != state.step:  # so that the run can be extended
                     self.save_if_possible()
                 self.save_last()
-        if stop.number and state.selector.best_step and run.judge.by_folds:
+        if stop.number and run.judge.needs_folds(state.selector):
             self.callback.on_interrupt(folds.stopped(folder))
             raise Interrupted(128 + stop.number)
         yield

@@ -146,7 +146,7 @@ def prepare(
     models = dict.fromkeys(filter(None, (settings.model.model, methods.positive_encoder, against, *context.models)))
     earlier = {name: taught_by_model(name) for name in models if name != "copy"}
     own = data.taught(evaluated.selecting)
-    apart, again = earlier, 0.0
+    apart, again = None, 0.0
     if methods.tune_teacher and data.folds:  # the teacher and what learned from it are trained anew for each fold
         before, again = models_before(given, settings.model.model, models), seconds_before(given)
         apart = {name: taught_by_model(name) for name in before if name != "copy"}
@@ -172,7 +172,7 @@ def prepare(
         evaluation=evaluated,
         judge=judge,
         taught=taught,
-        earlier=[*apart.values()],
+        earlier=[*(earlier if apart is None else apart).values()],
         again=again,
         labelled=data.labelled_texts,
         examples=examples,

@@ -106,7 +106,6 @@ def encode_file(model: str, sentences: tuple[str, ...], output: str | None, enco
     target = None if output is None or is_device else output
     if target is not None:
         printing.check_suffix(target, ".npy", ".safetensors", ".parquet")
-        os.stat(place.parent)
     for item in readers.resolve(sentences or ["-"], encoding.column):  # before torch is imported
         if isinstance(item, str) and item != "-":
             os.stat(item)

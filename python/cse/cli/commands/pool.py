@@ -36,7 +36,7 @@ def compare_by_hand(
     from ...evaluation.judged import read_judgements
 
     if pool_file is not None:
-        printing.check_table(pool_file, "--pool")
+        printing.check_suffix(pool_file, ".csv", ".jsonl", flag="--pool")
     judgements = None if judged is None else read_judgements(judged)
     *systems, corpus = models
     names, sides = systems_of(systems, ranked)

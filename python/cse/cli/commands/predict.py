@@ -61,21 +61,24 @@ def predict_command(
     knew. It holds if these were drawn at random from the rows to predict (cse draw); if they do not look so, no
     accuracy is printed. Vectors are not kept in memory. If the command is interrupted, run it again to resume.
     """
-    from ...classifier.described import NAMES
     from ...classifier.stored import load, load_labelled
+    from ...data.classes import ADDED
     from ...encoder.layout import best_of_run
     from ...encoder.taught import run_of
 
     printing.check_suffix(output, *WRITTEN)
-    os.stat(Path(output).absolute().parent)
     folder = Path(best_of_run(model))
     os.stat(folder)
     fitted, run = load(folder), run_of(folder)
     path, column = _table_of(model, table, column, run)
+    if os.path.exists(output) and os.path.samefile(output, path):
+        raise InputError(f"-o {output}: is the table to read; name another file")
     shown = Table.open(path, max_line_bytes) if tables.is_table(path) else None
     prefix = fitted.column if prefix is None else prefix
-    if taken := {f"{prefix} {name}" for name in NAMES} & {*(shown.names if shown else [TEXT])}:
-        raise InputError(f"{min(taken)!r} is a column of the table already; name the new columns with --prefix TEXT")
+    if taken := {f"{prefix} {name}" for name in ADDED} & {*(shown.names if shown else [TEXT])}:
+        raise InputError(
+            f"{path}: {min(taken)!r} is a column of this table already; name the new columns with --prefix TEXT"
+        )
     if min_confidence is not None and fitted.promise is None:
         raise InputError(f"--min-confidence: no confidence is known: {fitted.why}")
     corpus = open_corpus([path], column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes, cache=cache)
@@ -108,20 +111,23 @@ def predict_command(
 
 def _table_of(model: str, table: str | None, column: str | None, run: Path | None) -> tuple[str, str | None]:
     """Returns the path of the table, and the column of its texts; both are by default those of the run."""
+    from ...evaluation.kept import files_of
     from ...training.settings.given import TrainConfig
 
     config = None if run is None else TrainConfig.from_toml(run / "config.toml")
     if table is None:
         if config is None:
             raise InputError(f"{model}: is not the folder of a run, so TABLE must be named")
-        files = readers.expand(config.corpus)
+        files = files_of(run) if run is not None else []
+        files = files or readers.expand(config.corpus)
         if len(files) != 1 or not os.path.isfile(files[0]):
             named = ", ".join(config.corpus[:3])
             raise InputError(f"{model}: was trained on {named}, which is not one file here; name TABLE")
         table = files[0]
     if not tables.is_table(table):
-        os.stat(table)
-        if table == "-" or not os.path.isfile(table):
+        if table != "-":
+            os.stat(table)
+        if not os.path.isfile(table):
             raise InputError(f"{table}: is read twice; write it to a file first")
         return table, column
     names = tables.column_names(table)
@@ -155,6 +161,11 @@ def lines(summary: dict[str, Any], found: Labelling, least: float) -> list[str]:
     said = [f"{summary['output']}: {summary['rows']:,} rows: {', '.join(parts)}"]
     if summary["texts_with_two_labels"]:
         said.append(f"{summary['texts_with_two_labels']:,} texts have two labels in the table, and are predicted")
+    if unknown := summary["unknown"]["labels"]:
+        said.append(
+            f"{summary['unknown']['rows']:,} rows have a label in the table that the classifier does not know, such as "
+            f"{unknown[0]!r}; they keep it"
+        )
     if fitted.promise is None:
         return [*said, f"no confidence is known: {fitted.why}"]
     promised = summary["accuracy"] is not None
@@ -211,7 +222,8 @@ def draw_command(
     from ...classifier.drawing import drawn_first
 
     printing.check_suffix(output, *WRITTEN)
-    os.stat(Path(output).absolute().parent)
+    if os.path.exists(output):
+        raise InputError(f"-o {output}: exists, and may have labels already; name another file, or remove it")
     corpus = open_corpus([table], column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
     shown = Table.open(table, max_line_bytes) if tables.is_table(table) else lines_of(corpus)
     write(drawn_first(corpus, shown, rows, labels, seed), output)

@@ -213,7 +213,7 @@ def mine_command(
     alone: two spans of a row, and a span of another. Train on them with cse train --preset encoder-queries.
     """
     printing.check_output()
-    printing.check_table(output)
+    printing.check_suffix(output, ".csv", ".jsonl")
     from ...search.bm25 import library
     from ...search.fusion import Fusion
     from ...search.mining import QueryRows, parse_ranks

@@ -103,7 +103,9 @@ class ConsoleCallback(ProgressCallback):
             if patience is not None and run.state.selector.misses >= patience:
                 self.display.print(f"ended by --patience at step {step}; a larger --patience trains further")
             elif step >= len(run.batches):
-                self.display.print(f"finished at step {step}: nothing is left to train; --max-steps extends the run")
+                judged = (run.folder / "result.json").is_file() or not run.judge.needs_folds(run.state.selector)
+                rest = "nothing is left to train; --max-steps extends the run" if judged else "its judges are trained"
+                self.display.print(f"finished at step {step}: {rest}")
         if self.lost is not None and (lost := self.lost(run.settings)):
             self.display.print(
                 f"not as in the file: {', '.join(lost)}; with further flags, values that are not in its table given "
