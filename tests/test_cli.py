@@ -199,7 +199,7 @@ REFUSED = [
     ("augment c.txt --encoding-errors odd", "--encoding-errors"),
     ("explain 'a b' --beta 2", "--beta"),
     ("encode TINY blank.txt -o v.npy", "blank.txt: all 3 lines are blank"),
-    ("encode TINY c.txt -o no/v.npy", "Error: no: no such file"),
+    ("encode TINY c.txt -o no/v.npy", "Error: -o no/v.npy: its folder does not exist; create it first"),
     ("train --tfidf none", "CORPUS: no file was given, and none is no TF-IDF index"),
     ("train --tfidf gone --model TINY", "gone.txt, and there is no such file here"),
     ("train --tfidf none", "one sentence per line (cse train corpus.txt)"),
@@ -390,7 +390,7 @@ def test_shell_completion_offers_the_values_of_options():
 
 def test_training_on_a_full_disk_fails_and_leaves_no_run_folder(indexed, tiny_bert, tmp_path):
     flags = ("--model", tiny_bert, "--max-steps", 2, "--batch-size", 8, "-o", tmp_path / "runs")
-    more = {"env": {"LIMIT": "100000"}, "entry": "test_resume:main_on_a_small_disk"}
+    more = {"env": {"LIMIT": "150000"}, "entry": "test_resume:main_on_a_small_disk"}
     process = Forked("train", *flags, cwd=indexed, **more)
     _, printed = process.communicate(timeout=60)
     assert process.returncode == 2
