@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import re
 import shutil
 import tomllib
 from dataclasses import replace
@@ -111,6 +112,11 @@ def test_a_table_that_was_copied_converted_moved_or_grown_is_the_same_rows(
     pq.write_table(pa.table({"text": [text for text, _ in rows], "label": [label for _, label in rows]}), "t.parquet")
     spelled = [(f" {text.upper()}\u200b", label) for text, label in rows]
     tweeted = [(f"@someone: {text.replace(' ', '... ')} &quot;!&quot; https://t.co/x1", label) for text, label in rows]
+    named = [(f"{text} @someone http://t.co/x1", label) for text, label in rows]
+    other = learning(base, write_table(tmp_path / "named.csv", named), "named")
+    bare = [(re.sub(r"[^\w ]", "", text), label) for text, label in named]  # which keeps the name and the link
+    for kept in (rows, bare):
+        assert taught_of(other).has_labels([text for text, _ in kept]).all()
     made = [write_table(tmp_path / f"{len(each[0][0])}.csv", each) for each in (spelled, tweeted)]
     for path in ("copy.csv", "t.parquet", *made):
         assert "the others cannot judge alone" in judged(*compared, path, *COLUMNS)

@@ -9,8 +9,9 @@
   texts of a batch are negatives (``cse.views.equal_texts``): a view has the key of its ids as they are encoded, after
   truncation, and a row that is cut into views (``spans``) also the key of all its ids.
 
-- The *key of the letters* is a hash of the letters and digits of a text, without links, @names, HTML entities and
-  accents. It only decides whether a text is a cleaned form of one whose label taught an encoder (``encoder.taught``).
+- The *keys of the letters* are hashes of the letters and digits of a text, without accents: of all, and without links,
+  @names and HTML entities. They only decide whether a text is a cleaned form of one whose label taught an encoder
+  (``encoder.taught``).
 
 Vectors are used again (stored ones, and those of one command) only for a text with the same bytes.
 """
@@ -36,7 +37,7 @@ MULTIPLIER = 0x9E3779B97F4A7C15
 LINKS_AND_NAMES = re.compile(r"https?://\S+|www\.\S+|@\w+", re.IGNORECASE)
 NO_LETTERS = re.compile(r"[\W_]+")
 FEWEST_LETTERS = 12
-"""Texts with fewer letters and digits have no key of the letters: they are often equal by chance."""
+"""Texts with fewer letters and digits have no keys of the letters: they are often equal by chance."""
 
 
 def row_keys(texts: Sequence[str]) -> Keys:
@@ -45,15 +46,16 @@ def row_keys(texts: Sequence[str]) -> Keys:
 
 
 def letters_of(text: str) -> str:
-    """Returns the letters and digits of a text without links, @names, HTML entities and accents."""
-    plain = unicodedata.normalize("NFKD", LINKS_AND_NAMES.sub(" ", html.unescape(text)))
-    return NO_LETTERS.sub("", plain).casefold()
+    """Returns the letters and digits of a text, without accents."""
+    return NO_LETTERS.sub("", unicodedata.normalize("NFKD", text)).casefold()
 
 
 def letter_keys(texts: Sequence[str]) -> Keys:
-    """Returns the key of the letters of each text, ``(n,)`` uint64; 0, which is the key of no text, if it has few."""
-    letters = [letters_of(text) for text in texts]
-    return np.where([len(each) >= FEWEST_LETTERS for each in letters], row_keys(letters), np.uint64(0))
+    """Returns two keys of the letters of each text, ``(n, 2)`` uint64: with its links, @names and HTML entities, and
+    without; 0, which is the key of no text, where these are few."""
+    every = [each for text in texts for each in (text, LINKS_AND_NAMES.sub(" ", html.unescape(text)))]
+    letters = [letters_of(each) for each in every]
+    return np.where([len(each) >= FEWEST_LETTERS for each in letters], row_keys(letters), np.uint64(0)).reshape(-1, 2)
 
 
 def first_rows(keys: Keys) -> npt.NDArray[np.int64]:

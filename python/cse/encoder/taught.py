@@ -79,7 +79,7 @@ class Taught:
         """Returns for each text whether its label taught the encoder, also as that of the same letters."""
         if not len(self.labelled):
             return np.zeros(len(texts), dtype=bool)
-        return np.isin(row_keys(texts), self.labelled) | np.isin(letter_keys(texts), self.letters)
+        return np.isin(row_keys(texts), self.labelled) | np.isin(letter_keys(texts), self.letters).any(1)
 
     def has_pairs(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Returns for each text whether it was in a pair that taught the encoder."""
