@@ -182,7 +182,7 @@ CASES = {
         f"{LEARN} --teacher done/best --tune-teacher --name run", ("runs/run", "runs/run-teacher", "runs/run-tuned")
     ),
     "predict": Case("predict labelled table.csv -o p.csv", ("p.csv",), "predict labelled more.csv -o p.csv"),
-    "draw": Case("draw table.csv --column text -n 4 -o d.csv", ("d.csv",), "draw more.csv --column text -n 4 -o d.csv"),
+    "draw": Case("draw table.csv --column text -n 4 -o d.csv", ("d.csv",)),
     "search": Case("search model corpus.txt -o index", ("index",)),
     "search, updated": Case("search model corpus.txt -o index", ("index",), "search model other.txt -o index"),
     "mine": Case("mine model corpus.txt --queries queries.jsonl --query-column anchor -o m.jsonl", ("m.jsonl",)),
