@@ -326,8 +326,8 @@ PLACES = [
     Place(
         "rows whose labels taught an encoder judge it",
         "cse.evaluation.apart",
-        "        if labelled.any():\n",
-        "        if False:\n",
+        'ways = {"the labels": each.has_labels}',
+        "ways = {}",
         "test_taught.py::test_a_table_that_was_copied_converted_moved_or_grown_is_the_same_rows",
     ),
     Place(
