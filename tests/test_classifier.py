@@ -394,7 +394,7 @@ def test_no_table_is_written_over_what_is_labelled_by_hand(run, pile):
     before = Path(pile).read_bytes()
     assert "is the table to read" in refused("predict", "runs/run", pile, "-o", pile)
     assert command("draw", pile, "--column", "text", "-o", "some.csv").exit_code == 0
-    assert "may have labels already" in refused("draw", pile, "--column", "text", "-o", "some.csv")
+    assert "may be filled in already" in refused("draw", pile, "--column", "text", "-o", "some.csv")
     assert Path(pile).read_bytes() == before
     assert "its folder does not exist; create it" in refused("predict", "runs/run", "-o", "nowhere/x.csv")
     assert "-: is read twice" in refused("predict", "runs/run", "-", "-o", "x.csv")

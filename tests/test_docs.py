@@ -253,6 +253,33 @@ def stored_result(name):
     return json.loads((ROOT / "benches" / "results" / name).read_text("utf8"))
 
 
+def test_the_whole_run_in_the_pages_is_the_stored_one():
+    whole = stored_result("whole.json")["parts"]
+    page, readme = (
+        flat((ROOT / "docs" / "benchmarks.md").read_text("utf8")),
+        flat((ROOT / "README.md").read_text("utf8")),
+    )
+    for loss in ("focal", "standard"):
+        run = whole[f"una {loss}"]
+        cells = [f"{run['seconds']:.0f}", f"{run['rows a second']:,.0f}", "{:.2f}, {:.2f}".format(*run["ms a step"])]
+        cells += [f"{run['waits']:.0%}".replace("%", " %"), f"{run['peak bytes'] / 1e9:.1f} GB"]
+        assert " | ".join([loss, *cells, f"{whole['before']['average']:.1f}", f"{run['average']:.1f}"]) in page
+    focal, standard = (whole[f"una {loss}"]["tasks"] for loss in ("focal", "standard"))
+    lost = "(by {:.1f} and {:.1f} points)".format(
+        *(tasks["STS12"][0] - tasks["STS12"][1] for tasks in (focal, standard))
+    )
+    assert f"STS12 gets worse with both losses {lost}" in page
+    above = [[task for task, (*_, low, high) in tasks.items() if low > 0] for tasks in (focal, standard)]
+    assert above == [
+        ["STS13", "STS14", "STS15", "STS-B", "SICK-R"],
+        ["STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R"],
+    ]
+    ended, rate = whole["una focal"]["ended"], whole["una focal"]["rows a second"]
+    assert f"to STS scores in {ended:.0f} s" in readme
+    assert f"({rate:,.0f} sentences a second)" in readme
+    assert f"everything had ended {ended:.0f} s after the start" in page
+
+
 def test_the_table_of_hybrid_ranking_is_the_stored_one():
     page = (ROOT / "docs" / "domain.md").read_text(encoding="utf8")
     for name, row in stored_result("pool.json").items():

@@ -16,7 +16,10 @@ from sentence_transformers import SentenceTransformer
 
 from cse import Encoder, InputError, compare, evaluate, train
 from cse.encoder.taught import LABELS, SEEN, Taught, read_taught, taught_of, together, write_taught
+from cse.evaluation.apart import untaught
 from cse.evaluation.base import Report, Sample
+from cse.evaluation.labels import LabelledTexts, Labels
+from cse.evaluation.options import LabelsOptions
 from cse.evaluation.run import EvaluationResult, compare_results
 from cse.identity import row_keys
 from cse.training.inputs import taught_by_model
@@ -117,8 +120,9 @@ def test_a_table_that_was_copied_converted_moved_or_grown_is_the_same_rows(
     bare = [(re.sub(r"[^\w ]", "", text), label) for text, label in named]  # which keeps the name and the link
     for kept in (rows, bare):
         assert taught_of(other).has_labels([text for text, _ in kept]).all()
-    made = [write_table(tmp_path / f"{len(each[0][0])}.csv", each) for each in (spelled, tweeted)]
-    for path in ("copy.csv", "t.parquet", *made):
+    write_table(tmp_path / "spelled.csv", spelled)
+    write_table(tmp_path / "tweeted.csv", tweeted)
+    for path in ("copy.csv", "t.parquet", "spelled.csv", "tweeted.csv"):
         assert "the others cannot judge alone" in judged(*compared, path, *COLUMNS)
     more = [(text, "ab"[n % 2]) for n, text in enumerate(sample_rows[400:460])]
     grown = judged(*compared, write_table(tmp_path / "grown.csv", [*rows, *more]), *COLUMNS)
@@ -141,8 +145,28 @@ def test_texts_that_taught_in_pairs_do_not_judge_by_labels(base, table, rows, sa
         found = judged(str(base.model), str(run), "--pooler", "avg", "--data", table, *COLUMNS)
         (note,) = [note for note in found["notes"] if "learned pairs of" in note]
         assert note.endswith("of the 160 rows, itself or through its base or teacher; these do not judge")
-        assert found["measures"][0]["examples"] == 160 - taught_of(run).has_pairs([text for text, _ in rows]).sum()
-    assert "later was trained on" not in str(found)
+        left = 160 - taught_of(run).has_pairs([text for text, _ in rows]).sum()
+        assert found["measures"][0]["examples"] == left
+    (note,) = [note for note in found["notes"] if "without their labels" in note]
+    assert f" of the {left} texts" in note  # of the run on the table, whose rows were in no pair
+
+
+def test_a_suite_that_is_not_divided_says_that_pairs_taught_and_is_judged_as_a_whole(rows):
+    class Suite(Labels):
+        by_rows = False
+
+        def only(self, kept):
+            return None
+
+    texts, labels = zip(*rows, strict=True)
+    suite = Suite(LabelsOptions(), LabelledTexts("label", list(texts), np.unique(labels, return_inverse=True)[1]))
+    keys = row_keys(texts[:20])
+    found = untaught(suite, {"model": Taught.by(keys, paired=keys)})
+    assert found.evaluation is suite
+    assert found.notes == [
+        "model learned pairs of 20 of the texts, itself or through its base or teacher, and perhaps their labels"
+    ]
+    assert untaught(suite, {"model": Taught.by(keys, texts[:20], "label")}).evaluation is None
 
 
 def test_an_onnx_file_in_a_folder_of_another_name_is_that_of_its_run(taught):

@@ -157,3 +157,9 @@ def check_suffix(output: str, *suffixes: str, flag: str = "-o") -> None:
         raise InputError(f"{flag} {output}: the name must end in {', '.join(others)} or {last}")
     if not Path(output).absolute().parent.is_dir():
         raise InputError(f"{flag} {output}: its folder does not exist; create it first")
+
+
+def check_new(output: str, flag: str = "-o") -> None:
+    """Raises ``InputError`` if a file exists that people are meant to fill in: it may hold their work."""
+    if Path(output).exists():
+        raise InputError(f"{flag} {output}: exists, and may be filled in already; name another file, or remove it")

@@ -118,6 +118,11 @@ class Judge:
         """How many further encoders are trained to judge."""
         return max((len(each.folds) for each in self.evaluations if isinstance(each, CrossFitted)), default=0)
 
+    def compares(self, selector: Selector) -> bool:
+        """Returns whether the encoder in ``best/`` is another one than that with which it is compared, or is judged by
+        encoders of the folds."""
+        return selector.best_step > 0 or self.against is not None or self.anew
+
     def needs_folds(self, selector: Selector) -> bool:
         """Returns whether the labels of the run have taught the encoder in ``best/``, which only encoders of the folds
         can judge then: in this run or, if it is that before training, in the runs before."""
@@ -150,7 +155,7 @@ class Judge:
                 "the development set was used to select best/" if selector.scorer.pairs else "there are no labels"
             )
             return Verdict(NOT_JUDGED, self.unjudged or selected, [], [self.advice, *notes])
-        if best is None or not (selector.best_step or self.against or self.anew):
+        if best is None or not self.compares(selector):
             return Verdict(CANNOT_TELL, "best/ is the encoder before training", [], notes)
         try:
             reports = self.reports(best, by_fold if self.needs_folds(selector) else None)

@@ -425,11 +425,7 @@ class Trainer:
         if not self.world.is_main:
             return RunResult(run.folder, state.step, 0, state.seconds, 0, {}, {}, {}, [], {}, None, [], {})
         best = None
-        if (
-            run.labelled
-            or run.evaluation.tasks
-            or (run.judge.evaluations and (selector.best_step > 0 or run.judge.against))
-        ):
+        if run.labelled or run.evaluation.tasks or (run.judge.evaluations and run.judge.compares(selector)):
             self.callback.on_status("evaluating best/")
             best = outputs.load_best(run)
         verdict = run.judge.verdict(selector, best, by_fold)

@@ -37,6 +37,7 @@ def compare_by_hand(
 
     if pool_file is not None:
         printing.check_suffix(pool_file, ".csv", ".jsonl", flag="--pool")
+        printing.check_new(pool_file, "--pool")
     judgements = None if judged is None else read_judgements(judged)
     *systems, corpus = models
     names, sides = systems_of(systems, ranked)

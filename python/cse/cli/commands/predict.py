@@ -118,8 +118,7 @@ def _table_of(model: str, table: str | None, column: str | None, run: Path | Non
     if table is None:
         if config is None:
             raise InputError(f"{model}: is not the folder of a run, so TABLE must be named")
-        files = files_of(run) if run is not None else []
-        files = files or readers.expand(config.corpus)
+        files = (files_of(run) if run else []) or readers.expand(config.corpus)
         if len(files) != 1 or not os.path.isfile(files[0]):
             named = ", ".join(config.corpus[:3])
             raise InputError(f"{model}: was trained on {named}, which is not one file here; name TABLE")
@@ -222,8 +221,7 @@ def draw_command(
     from ...classifier.drawing import drawn_first
 
     printing.check_suffix(output, *WRITTEN)
-    if os.path.exists(output):
-        raise InputError(f"-o {output}: exists, and may have labels already; name another file, or remove it")
+    printing.check_new(output)
     corpus = open_corpus([table], column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
     shown = Table.open(table, max_line_bytes) if tables.is_table(table) else lines_of(corpus)
     write(drawn_first(corpus, shown, rows, labels, seed), output)

@@ -104,7 +104,11 @@ class ConsoleCallback(ProgressCallback):
                 self.display.print(f"ended by --patience at step {step}; a larger --patience trains further")
             elif step >= len(run.batches):
                 judged = (run.folder / "result.json").is_file() or not run.judge.needs_folds(run.state.selector)
-                rest = "nothing is left to train; --max-steps extends the run" if judged else "its judges are trained"
+                rest = (
+                    "nothing is left to train; --max-steps extends the run"
+                    if judged
+                    else "the encoders that judge it are trained"
+                )
                 self.display.print(f"finished at step {step}: {rest}")
         if self.lost is not None and (lost := self.lost(run.settings)):
             self.display.print(
