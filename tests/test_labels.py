@@ -199,6 +199,9 @@ def test_another_encoder_and_more_queries_ask_only_for_texts_without_a_judgement
     rows = judge(place / "more.csv", end=0)
     known = {(query, text): mark for query, text, mark in before}
     assert [mark for *_, mark in rows] == [str(known.get((query, text), "")) for query, text, _ in rows]
+    again = cse_here(*other, "--judged", "pool.csv", "--pool", "pool.csv", cwd=place)
+    assert again.returncode == 2
+    assert "--pool pool.csv: exists, and may be filled in already" in again.stderr
     assert found["to_judge"] == sum(mark == "" for *_, mark in rows) > 0
     judge(place / "more.csv")
     assert written(cse_here, place, *other, "--judged", "more.csv")["complete"] == 5
