@@ -4,7 +4,9 @@ import json
 
 import pytest
 import torch
+from torch import Tensor
 from torch._subclasses import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from cse import Callback, train
 from cse.encoder.device import recorder_of
@@ -96,6 +98,9 @@ def compare(config, recorder, change=lambda state: None):
     before, norm = copied(state), run.settings.optimisation.max_grad_norm
     change(state)
     weights, metrics = steps(run, batches, lambda batch, rate: training_step(state, batch, run.forward, rate, norm))
+    # A metric that holds the graph of a step keeps it alive, and no later step can be recorded on CUDA.
+    kept = {name: tree_leaves(term.metrics) for name, term in state.terms.items()}
+    assert not [name for name, values in kept.items() if any(isinstance(x, Tensor) and x.requires_grad for x in values)]
     with torch.no_grad():
         for name, values in state.weights().items():
             values.copy_(before[name])
