@@ -121,6 +121,6 @@ class Teacher(RowTerm):
         cosines = (normalize(z, dim=-1) * targets).sum(-1)
         valid = views.valid("anchor") & targets.any(-1)  # the teacher has no vector for some rows
         total, count = torch.where(valid, cosines, 0.0).sum(), valid.sum().to(cosines.dtype)
-        # Without the graph: its nodes, of the stream of this step, would outlive the step, and no later one be recorded.
+        # Without the graph: its nodes, of the stream of this step, would outlive it, and no later step be recorded.
         self.metrics = {"cos_teacher": (total.detach(), count)}
         return self.options.weight * (count - total), count
