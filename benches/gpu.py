@@ -247,13 +247,18 @@ class Bench:
             timing = run()
         needed = 6 * rates["parameters"] * timing.tokens / timing.seconds
         steps = self.options.steps - self.options.warm
+
+        def share(seconds: list[float]) -> float | None:
+            return sum(seconds[self.options.warm :]) / (steps * timing.seconds) if seconds else None
+
         return {
             "seconds": timing.seconds,
             "tokens": timing.tokens,
             "tokens_per_second": timing.tokens / timing.seconds,
             "share_of_peak": needed / self.peak if self.peak else None,
             "share_of_measured": needed / rates["flops"],
-            "wait_for_data": sum(waited[self.options.warm :]) / (steps * timing.seconds) if waited else None,
+            "wait_for_data": share(waited.loop),
+            "device_waits": share(waited.device()),
             "peak_bytes": systems.peak(self.options.device),
         }
 
@@ -419,19 +424,44 @@ def kernels(profiler: Any, steps: int, on_gpu: bool) -> dict[str, Any]:
     }
 
 
+class Waits:
+    """For how long the training loop of cse waits for the batches of each step, and the device with it, in seconds.
+
+    The loop starts steps before the device has ended those before them, so that it may wait while the device works.
+    """
+
+    def __init__(self) -> None:
+        self.loop: list[float] = []
+        self._marks: list[tuple[Any, Any]] = []  # in the queue of the device: before and after the wait of each step
+
+    def add(self, get: Callable[[], Any], on_gpu: bool) -> Any:
+        """Returns what ``get`` returns, and measures how long that takes."""
+        event: Callable[..., Any] = torch.cuda.Event  # noqa: TID251
+        marks = [event(enable_timing=True) for _ in range(2 * on_gpu)]
+        for mark in marks[:1]:
+            mark.record()
+        started = time.perf_counter()
+        batches = get()
+        self.loop.append(time.perf_counter() - started)
+        for mark in marks[1:]:
+            mark.record()
+            self._marks.append((marks[0], mark))
+        return batches
+
+    def device(self) -> list[float]:
+        """Returns for how long the device had nothing to do meanwhile; a CPU computes nothing while the loop waits."""
+        return [before.elapsed_time(after) / 1e3 for before, after in self._marks] or self.loop
+
+
 @contextlib.contextmanager
-def waits() -> Iterator[list[float]]:
-    """Context manager that measures for how long the training loop of cse waits for the batches of each step."""
+def waits() -> Iterator[Waits]:
+    """Context manager that measures the waits of the training loop of cse for batches; read after a synchronisation."""
     from cse.training.batches.prepared import Prefetcher
 
-    found: list[float] = []
-    get = Prefetcher.get
+    found, get = Waits(), Prefetcher.get
 
     def timed(self: Any, step: int) -> Any:
-        started = time.perf_counter()
-        batches = get(self, step)
-        found.append(time.perf_counter() - started)
-        return batches
+        return found.add(lambda: get(self, step), self.device.startswith("cuda"))
 
     with patch.object(Prefetcher, "get", timed):
         yield found

@@ -1,17 +1,21 @@
 """One whole run: from a corpus to scores on the STS sets, in one lease of a GPU.
 
     python benches/whole.py CORPUS ... --sts DIR --base MODEL|FILE.zip --json whole.json [--seconds 540] [--work DIR]
-    python benches/whole.py --smoke --json FILE        400 sentences, 30 steps of 8, on the CPU: a minute
+                            [--parts NAME ...]
+    python benches/whole.py --smoke --json FILE        400 sentences, 30 steps of 8, on the CPU, without compile
 
 CORPUS are one or more plain text files, which may be compressed. The parts, in this order: the index (``build-tfidf``,
-without the matrix); the base model on the STS sets; for each of the losses focal, standard and mixed, with ``--una``,
-one epoch of batches of 64 rows of 32 tokens, and the STS sets again, with the difference and its interval; 300 steps of
-sentence-transformers' trainer. A part is begun only if it can end before ``--seconds`` minus 60, by the rate of
-the first run; a run that would not end is stopped as by a signal. The JSON file is written after each part.
+without the matrix); the base model on the STS sets (``before``); for each of the losses focal, standard and mixed, with
+``--una``, one epoch of batches of 64 rows of 32 tokens, and the STS sets again, with the difference and its interval
+(``una LOSS``); 300 steps of ``sentence-transformers``' trainer; 200 steps of 1,024 rows with ``--chunk-size 16``
+(``chunks``), and of 64 with ``--compile`` (``compile``); and whether a run of 200 steps that is killed after a half,
+and resumed, logs the losses of an uninterrupted one, with deterministic operations (``resume``). ``--parts`` names the
+parts to run beside the first two. A part is begun only if it can end before ``--seconds`` minus 60, by the rate of the
+first run; a run that would not end is stopped as by a signal. The JSON file is written after each part.
 
 Of each run: seconds from the start of the process, rows a second, ms a step (median and 99th percentile, over groups of
-ten steps, after which the loop reads the metrics), the share of the time for which the loop waits for batches, and the
-peak memory of tensors.
+ten steps, after which the loop reads the metrics), the shares of the time for which the loop waits for batches and the
+device has nothing to do meanwhile, and the peak memory of tensors.
 """
 
 from __future__ import annotations
@@ -20,11 +24,14 @@ import argparse
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -32,9 +39,10 @@ from typing import Any
 BEGAN = time.perf_counter()  # before the imports that take seconds
 
 import numpy as np  # noqa: E402
+import torch  # noqa: E402
 
 import train as systems  # noqa: E402
-from gpu import waits  # noqa: E402
+from gpu import logged, waits  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 LOSSES = ("focal", "standard", "mixed")
@@ -47,7 +55,7 @@ class Whole:
     """The parts, and what they found so far."""
 
     def __init__(self, options: argparse.Namespace, work: Path) -> None:
-        self.options, self.work = options, work
+        self.options, self.work, self.short = options, work, 6 if options.smoke else 200
         self.found: dict[str, Any] = {"parts": {}, "errors": {}}
         self.rate: float | None = None  # seconds of a step of the first run
 
@@ -87,8 +95,29 @@ class Whole:
         tasks = {row["task"]: row["spearman"] for row in report.rows}
         return {"average": report.summary["average_of_seven"], "tasks": tasks}
 
-    def run(self, loss: str) -> dict[str, Any]:
-        from cse import TrainConfig, train
+    def config(self, name: str, **changes: Any) -> Any:
+        """Returns the configuration of a run with ``--una``."""
+        from cse import TrainConfig
+
+        values: dict[str, Any] = {
+            "corpus": tuple(self.options.corpus),
+            "tfidf": str(self.work / "tfidf"),
+            "model": self.base,
+            "una": True,
+            "batch_size": self.options.batch,
+            "max_length": LENGTH,
+            "epochs": 1,
+            "max_steps": self.options.steps,
+            "eval_every": 0,
+            "log_every": GROUP,
+            "device": self.options.device,
+            "output": str(self.work / "runs"),
+            "name": name,
+        }
+        return TrainConfig(**values | changes)
+
+    def run(self, name: str, scores: bool = True, **changes: Any) -> dict[str, Any]:
+        from cse import train
         from cse.errors import Interrupted
         from cse.training.callbacks import Callback
 
@@ -105,28 +134,12 @@ class Whole:
                 self.losses += [record["loss"] for record in records]
 
         clock = Clock()
-        config = TrainConfig(
-            corpus=tuple(self.options.corpus),
-            tfidf=str(self.work / "tfidf"),
-            model=self.base,
-            una=True,
-            loss=loss,
-            batch_size=self.options.batch,
-            max_length=LENGTH,
-            epochs=1,
-            max_steps=self.options.steps,
-            eval_every=0,
-            log_every=GROUP,
-            device=device,
-            output=str(self.work / "runs"),
-            name=loss,
-        )
         timer = threading.Timer(max(self.left() - SCORING, 1.0), os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         stopped = False
         with waits() as waited:
             try:
-                train(config, clock)
+                train(self.config(name, **changes), clock)
             except Interrupted:
                 stopped = True
             finally:
@@ -141,18 +154,46 @@ class Whole:
         record = {
             "steps": last,
             "stopped": stopped,
-            "rows a second": float(self.options.batch * (last - steps[0]) / trained),
+            "rows a second": float(changes.get("batch_size", self.options.batch) * (last - steps[0]) / trained),
             "ms a step": [1000 * float(np.quantile(groups, share)) for share in (0.5, 0.99)],
-            "waits": float(sum(waited[int(steps[0]) :]) / trained),
+            "waits": float(sum(waited.loop[int(steps[0]) :]) / trained),
+            "device waits": float(sum(waited.device()[int(steps[0]) :]) / trained),
             "peak bytes": systems.peak(device),
             "loss": [float(np.mean(part)) for part in (clock.losses[:GROUP], clock.losses[-GROUP:])],
         }
-        return {**record, **self.after(str(self.work / "runs" / loss / ("last" if stopped else "best")))}
+        return {**record, **(self.after(self.work / "runs" / name / ("last" if stopped else "best")) if scores else {})}
 
-    def after(self, model: str) -> dict[str, Any]:
+    def chunks(self) -> dict[str, Any]:
+        size, rows = (2, 4) if self.options.smoke else (16, 1024)
+        return {"batch_size": rows, "chunk_size": size, "max_steps": self.short}
+
+    def resumed(self) -> dict[str, Any]:
+        """Kills a run in the middle of its epoch, in a process of its own, and resumes it."""
+        from cse import train
+        from cse.training.folder.stored import resumed_config
+
+        half = self.short // 2
+        killed, whole = self.work / "runs" / "killed", self.work / "runs" / "uninterrupted"
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            train(self.config("uninterrupted", max_steps=self.short, save_every=half, log_every=1))
+            with subprocess.Popen([sys.executable, __file__, "--train", str(whole), killed.name]) as process:
+                while process.poll() is None and not list(killed.glob("checkpoints/step-????????")):
+                    time.sleep(0.01)
+                time.sleep(0.1)  # some steps later
+                process.kill()
+            if process.returncode == 0:
+                raise ValueError("the run ended before it was killed")
+            train(resumed_config(killed), resume=killed)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        one, two = logged(whole), logged(killed)
+        return {"steps": [len(one), len(two)], "largest difference": float(np.abs(np.subtract(one, two)).max())}
+
+    def after(self, model: Path) -> dict[str, Any]:
         from cse.evaluation.run import compare_results
 
-        result = self.scores(model)
+        result = self.scores(str(model))
         (found,) = compare_results([[self.first], [result]], False)
         tasks = {task["task"]: [task["a"], task["b"], task.get("low"), task.get("high")] for task in found.tasks}
         return {"average": result.reports["sts"].summary["average_of_seven"], "tasks": tasks}
@@ -182,15 +223,23 @@ class Whole:
         self.found |= {"device": device_name(self.options.device), "base": Path(self.base).name}
         self.part("index", self.index)
         self.part("before", self.before)
-        for loss in LOSSES:
-            rows = self.found["parts"].get("index", {}).get("rows", 0)
-            needed = (self.rate or 0.0) * (self.options.steps or rows // self.options.batch) + 2 * SCORING
-            if self.left() > needed:
-                self.part(f"una {loss}", lambda loss=loss: self.run(loss))  # type: ignore[misc]
+        epoch = self.options.steps or self.found["parts"]["index"]["rows"] // self.options.batch
+        parts: dict[str, tuple[int, Callable[[], dict[str, Any]]]] = {  # with the steps that they take
+            **{f"una {loss}": (epoch, partial(self.run, loss, loss=loss)) for loss in LOSSES},
+            "sentence-transformers": (self.short, self.others),
+            "chunks": (16 * self.short, partial(self.run, "chunks", False, **self.chunks())),
+            "compile": (self.short, partial(self.run, "compile", False, compile=True, max_steps=self.short)),
+            "resume": (3 * self.short, self.resumed),
+        }
+        for name in self.options.parts or parts:
+            steps, run = parts[name]
+            needed = (self.rate or 0.0) * steps + 2 * SCORING
+            if self.options.smoke and name == "compile":
+                continue  # it takes minutes on a CPU
+            if self.left() > needed or self.options.smoke:
+                self.part(name, run)
             else:
-                self.found["errors"][f"una {loss}"] = f"not begun: {needed:.0f} s needed, {self.left():.0f} left"
-        if self.left() > 45 or self.options.smoke:
-            self.part("sentence-transformers", self.others)
+                self.found["errors"][name] = f"not begun: {needed:.0f} s needed, {self.left():.0f} left"
         self.found["seconds"] = time.perf_counter() - BEGAN
         self.options.json.write_text(json.dumps(self.found, indent=1) + "\n", encoding="utf8")
 
@@ -211,21 +260,29 @@ def main() -> None:
     parser.add_argument("corpus", nargs="*")
     parser.add_argument("--sts")
     parser.add_argument("--base", default="minilm")
-    parser.add_argument("--json", type=Path, required=True)
+    parser.add_argument("--json", type=Path)
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument("--steps", type=int, help="steps of each run; default: one epoch")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--work", type=Path)
+    parser.add_argument("--parts", nargs="+", metavar="NAME")
     parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)  # a run, and the name of its repetition
     options = parser.parse_args()
+    if options.train:
+        from cse import TrainConfig, train
+
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        train(TrainConfig.from_toml(Path(options.train[0]) / "config.toml").replace(name=options.train[1]))
+        return
     with tempfile.TemporaryDirectory() as temporary:
         work = options.work or Path(temporary)
         work.mkdir(parents=True, exist_ok=True)
         if options.smoke:
             smoke(options, work)
-        if not options.corpus or options.sts is None:
-            parser.error("name CORPUS and --sts DIR, or --smoke")
+        if not options.corpus or options.sts is None or options.json is None:
+            parser.error("name CORPUS, --sts DIR and --json FILE, or --smoke and --json FILE")
         whole = Whole(options, work)
         whole.all()
     raise SystemExit(bool(whole.found["errors"]))

@@ -265,12 +265,15 @@ def test_the_whole_run_of_a_lease_runs_every_part_on_the_cpu(minilm, tmp_path):
     assert process.returncode == 0, (out[-2000:] + err[-2000:]).decode()
     found = json.loads((tmp_path / "whole.json").read_text(encoding="utf8"))
     assert not found["errors"]
-    assert [*found["parts"]] == ["index", "before", "una focal", "una standard", "una mixed", "sentence-transformers"]
-    for name in ("una focal", "una standard", "una mixed"):
+    losses = ("una focal", "una standard", "una mixed")
+    assert [*found["parts"]] == ["index", "before", *losses, "sentence-transformers", "chunks", "resume"]
+    assert found["parts"]["resume"] == {**found["parts"]["resume"], "steps": [6, 6], "largest difference": 0}
+    assert found["parts"]["chunks"]["steps"] == 6
+    for name in losses:
         record = found["parts"][name]
         assert (record["steps"], record["stopped"]) == (30, False)
         assert 0 < record["ms a step"][0] <= record["ms a step"][1]
-        assert 0 <= record["waits"] < 1
+        assert 0 <= record["device waits"] <= record["waits"] < 1
         assert record["tasks"]["STS-B"][2] is not None
 
 

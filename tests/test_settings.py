@@ -391,6 +391,13 @@ def test_numbers_of_numpy_are_numbers_and_a_configuration_read_back_from_toml_is
         refuses("--max-steps must be an integer", TrainConfig, max_steps=wrong)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_configuration_read_back_from_toml_resolves_to_the_same_settings(tmp_path, family):
+    config = TrainConfig(una=True, max_steps=4)
+    (tmp_path / "c.toml").write_text(config.to_toml(), encoding="utf8")
+    assert resolved(TrainConfig.from_toml(tmp_path / "c.toml"), family) == resolved(config, family)
+
+
 def test_the_documentation_of_a_default_is_that_of_the_function_of_defaults():
     for name in ("lr", "temperature", "max_steps", "batch_size", "positive", "merge_with_base"):
         first, *others = described(name, SETTINGS[name].default)

@@ -26,6 +26,9 @@ from .tokens import BatchTokens, Ids, StoredTokens
 SENTENCES = "sentences"  # name of the keys of the sentences in Batch.keys
 CLASSES = "classes"  # name of the numbers of the classes in Batch.keys
 Name = tuple[str, ...]  # of a tensor of a batch: ("rows",), or a kind and the name of a block
+AHEAD = 8
+"""Number of batches that are prepared ahead. A batch with UNA's negatives, by default each fifth, takes several times
+as long to prepare as another, because the negatives are tokenized; two batches ahead do not hide this."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Batch(Texts):
 
 
 class Prefetcher:
-    """Context manager that prepares the next two batches in a background thread; arguments: see ``BatchTokens``."""
+    """Context manager that prepares the next batches in a background thread; arguments: see ``BatchTokens``."""
 
     def __init__(
         self,
@@ -171,10 +174,10 @@ class Prefetcher:
         return {"keys": keys, "repeats": repeats}
 
     def get(self, step: int) -> list[Batch]:
-        """Returns the batches of this step, and starts to prepare the two batches that follow them."""
+        """Returns the batches of this step, and starts to prepare those that follow them."""
         numbers = self.batches.order.of_step(step)
         last = len(self.batches) * len(numbers)
-        for later in range(numbers.start, min(numbers.stop + 2, last)):
+        for later in range(numbers.start, min(numbers.stop + AHEAD, last)):
             if later not in self._waiting:
                 self._waiting[later] = self._pool.submit(self.prepare, later)
         return [self._waiting.pop(number).result() for number in numbers]

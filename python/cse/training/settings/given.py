@@ -89,8 +89,11 @@ class TrainConfig(Settings):
         return copy
 
     def to_toml(self) -> str:
-        """Returns the configuration as TOML without None values; options of methods are tables at the end."""
-        return to_toml({name: getattr(self, name) for name in (*SETTINGS, "options")}, self.given)
+        """Returns the values that were set as TOML, without None; options of methods are tables at the end.
+
+        Defaults are left out: a written default would count as set, and replace the value of a preset.
+        """
+        return to_toml(self.values(), self.given)
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Self:
