@@ -344,7 +344,9 @@ def test_method_flags_set_the_options_of_their_methods():
     assert TrainConfig(margin=0.2) == TrainConfig(options={"contrastive": {"margin": 0.2}})
     # A flag that enables its method does so as a keyword argument and as a key, too.
     terms = TrainConfig(mlm_weight=0.5, dims=[8, 16])
-    assert terms == TrainConfig(loss_terms=["mlm", "matryoshka"], mlm={"weight": 0.5}, matryoshka={"dims": [8, 16]})
+    options = {"mlm": {"weight": 0.5}, "matryoshka": {"dims": [8, 16]}}
+    assert terms == TrainConfig(more_loss_terms=["mlm", "matryoshka"], options=options)
+    assert TrainConfig(loss_terms=["scd"], mlm_weight=0.5).loss_terms == ("scd", "mlm")
     assert terms.replace(mlm_weight=0) == TrainConfig(dims=[8, 16])
     assert TrainConfig(loss="focal", margin=0.2).replace(margin=0.1).contrastive.margin == 0.1
     with pytest.raises(InputError, match=r"contrastive\.temperature: use --temperature, unless the loss"):
@@ -367,6 +369,8 @@ def test_the_loss_terms_of_the_command_line_are_added_to_those_of_the_recipe(tin
     ):
         found = resolved(TrainConfig(model=str(tiny_bert), **given_values(given)), family)
         assert found.loss.loss_terms == expected
+        as_keywords = resolved(TrainConfig(model=str(tiny_bert), **given), family)
+        assert as_keywords.to_toml() == found.to_toml()
         assert resolved(TrainConfig(**{**found.values(), "options": {}}), "encoder").loss.loss_terms == expected
     assert resolved(TrainConfig(model=str(tiny_bert), loss_terms=("mlm",)), "encoder").loss.loss_terms == ("mlm",)
 

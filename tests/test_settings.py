@@ -18,10 +18,10 @@ from cse import InputError, TfidfIndex, TrainConfig, train
 from cse.cli import cli
 from cse.cli.command import Text
 from cse.options import SIGNS, If, Opt, combination_fault, options_of, parse_options
-from cse.training.folder.stored import repeated
 from cse.training.loop import resumed_config
 from cse.training.settings.defaults import COMMON, FAMILIES, SITUATIONS, defaults, described
 from cse.training.settings.flat import flat, merge
+from cse.training.settings.given import repeated
 from cse.training.settings.names import SETTINGS, TABLES, method_flags
 from cse.training.setup import prepare
 from runs import resolved
@@ -391,11 +391,35 @@ def test_numbers_of_numpy_are_numbers_and_a_configuration_read_back_from_toml_is
         refuses("--max-steps must be an integer", TrainConfig, max_steps=wrong)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"loss": "standard", "seed": 5},
+        {"una_as": "pairs"},
+        {"una": False},
+        {"learn": True, "labels": "label"},
+        {"pairs": "p.csv"},
+        {"epochs": 2, "max_steps": None},
+        {"mlm_weight": 0.1},
+    ],
+    ids=str,
+)
+def test_to_replace_values_of_a_stored_run_derives_the_others_again(changes):
+    first = TrainConfig(loss="focal", una=True)
+    stored = TrainConfig(**tomllib.loads(resolved(first, "encoder").to_toml()))
+    assert stored.temperature != first.temperature  # derived
+    found, expected = (resolved(each.replace(**changes), "encoder") for each in (stored, first))
+    assert found.to_toml() == expected.to_toml()
+    renamed = stored.replace(name="other")
+    assert (renamed.temperature, renamed.given["name"]) == (stored.temperature, "other")
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_configuration_read_back_from_toml_resolves_to_the_same_settings(tmp_path, family):
     config = TrainConfig(una=True, max_steps=4)
     (tmp_path / "c.toml").write_text(config.to_toml(), encoding="utf8")
-    assert resolved(TrainConfig.from_toml(tmp_path / "c.toml"), family) == resolved(config, family)
+    again = TrainConfig.from_toml(tmp_path / "c.toml")
+    assert resolved(again, family).to_toml() == resolved(config, family).to_toml()
 
 
 def test_the_documentation_of_a_default_is_that_of_the_function_of_defaults():

@@ -13,7 +13,7 @@ from typing import Any, NotRequired, TypedDict
 from ..errors import InputError
 from ..io import Finite, checked, dumps, read_json, read_toml, repaired
 from ..training.folder.find import files_of
-from ..training.folder.stored import SAME_RESULTS
+from ..training.settings.names import SAME_RESULTS
 
 # Names in ``config.toml`` that are not compared: settings that do not affect what a step computes, and the table
 # ``given``.

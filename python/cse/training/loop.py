@@ -89,14 +89,17 @@ def train(
     if texts is not None:
         if config.pairs or config.column is not None or config.corpus not in ((), (IN_MEMORY,)):
             raise InputError("texts: cannot be combined with corpus, column or pairs; leave out texts, or the others")
-        rows, config = check_texts(texts), config.replace(corpus=(IN_MEMORY,))
+        rows, config = check_texts(texts), config.replace(corpus=(IN_MEMORY,), given=config.given)
     known = None
     if labels is not None:
         if rows is None:
             raise InputError(
                 "labels: must be given with texts; for a table, name its column with TrainConfig(labels=...)"
             )
-        known, config = check_labels(labels, len(rows)), config.replace(labels=config.labels or "labels")
+        known, config = (
+            check_labels(labels, len(rows)),
+            config.replace(labels=config.labels or "labels", given=config.given),
+        )
     check_source(config.corpus, config.pairs, config.tfidf)
     names = dict.fromkeys(["jsonl", *config.loggers])
     watching = [*(LOGGERS.get(name, "--logger")() for name in names), callback or Callback()]

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 HITS = 5
 """Hits of --query that are shown, before and after training."""
-NO_TERMS = "none"
-"""Value of --loss-term that removes the terms of the recipe or preset."""
 HEADINGS = [str(group.__doc__) for group in GROUPS]
 
 
@@ -66,13 +64,7 @@ def _option(option: Option, name: str, text: str, heading: str, key: str) -> cli
 
 
 def given_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {name: value for name, value in values.items() if value is not None and value != ()}
-    given = flat(settings)
-    # --mlm-weight, --dims and --teacher name their terms, which are added, as by --loss-term.
-    terms = tuple(dict.fromkeys((*given.pop("more_loss_terms", ()), *given.pop("loss_terms", ()))))
-    if NO_TERMS in terms:
-        return {**given, "loss_terms": tuple(name for name in terms if name != NO_TERMS)}
-    return {**given, "more_loss_terms": terms} if terms else given
+    return flat({name: value for name, value in values.items() if value is not None and value != ()})
 
 
 def _by_situation(name: str, default: Any) -> str:
@@ -165,9 +157,9 @@ def train_command(
     """
     from ...registry import parse_setting
     from ...training.data import check_inputs
-    from ...training.folder.stored import differences, repeated, resumed_config
+    from ...training.folder.stored import differences, resumed_config
     from ...training.settings.flat import merge
-    from ...training.settings.given import TrainConfig, read_toml
+    from ...training.settings.given import TrainConfig, read_toml, repeated
     from ...training.settings.resolve import with_preset
 
     chosen = given_values({"corpus": corpus, **values})

@@ -10,14 +10,12 @@ from typing import Any
 from ...augment import AUGMENTATIONS
 from ...errors import InputError
 from ...options import options_of
-from ..settings.flat import flat, merge
+from ..settings.flat import flat, merge, other_limit
 from ..settings.given import TrainConfig
 from ..settings.names import SETTINGS, flag
-from ..settings.resolve import Resolved, other_limit
+from ..settings.resolve import Resolved
 from .find import CONFIG, config_file, find_checkpoint
 
-SAME_RESULTS = {name for name, option in SETTINGS.items() if option.opt.same_results}
-"""The settings that do not affect what a run computes."""
 MAY_CHANGE = {name for name, option in SETTINGS.items() if option.opt.may_change}
 """The settings that a resumed run may change."""
 
@@ -39,23 +37,6 @@ def text(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value)) or "none"
     return "none" if value is None else str(value)
-
-
-def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Returns the stored values that are to be merged with the changes, and the table ``given`` of the new run.
-
-    If the changes affect what is computed, only the values that the user gave are kept, with None for ``given``: the
-    others are derived again. Options of methods that the changes switch off are left out.
-    """
-    kept = flat({name: value for name, value in stored.items() if name not in ("name", "given")})
-    table: dict[str, Any] | None = stored.get("given")
-    if table is not None:
-        if set(changes) <= SAME_RESULTS:
-            return kept, table
-        kept = flat({name: value for name, value in table.items() if name != "name"})
-    kept.pop(other_limit(changes) or "", None)
-    off = set(TrainConfig(**kept).methods) - set(TrainConfig(**merge(changes, kept)).methods)
-    return {name: value for name, value in kept.items() if name.rpartition(".")[0] not in off}, None
 
 
 def resumed_config(

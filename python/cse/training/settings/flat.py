@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import Any
 
@@ -10,7 +10,7 @@ import tomli_w
 
 from ...errors import InputError, shown
 from ...io import repaired
-from .names import SETTINGS, method_flags
+from .names import MORE_TERMS, NO_TERMS, SETTINGS, TERMS, method_flags
 
 
 def to_toml(values: Mapping[str, Any], given: Mapping[str, Any] | None) -> str:
@@ -52,6 +52,8 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
             if empty := [method for method, table in tables.items() if not table]:
                 raise InputError(f"the table {empty[0]} holds no option; remove it")
             found |= {f"{method}.{key}": item for method, table in tables.items() for key, item in table.items()}
+        elif name == MORE_TERMS and isinstance(value, (list, tuple)) and NO_TERMS in value:
+            found[TERMS] = tuple(each for each in value if each != NO_TERMS)
         elif name in SETTINGS or name not in method_flags():
             found[name] = value
         elif value is not None:
@@ -59,7 +61,7 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
             if option.opt.enables and value != 0:
                 option.check(value)
             if option.opt.enables:
-                switch(found, named_by, method, bool(value))
+                _switch_by_flag(found, named_by, method, bool(value))
             if value or not option.opt.enables:
                 found[f"{method}.{option.name}"] = value
             else:
@@ -67,17 +69,42 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _switch_by_flag(values: dict[str, Any], setting: str, method: str, on: bool) -> None:
+    """Adds a method that a flag enables, or removes it; a term is added to those of the preset or the recipe, unless
+    all terms are given."""
+    if setting == TERMS:
+        given = [name for name in (TERMS, MORE_TERMS) if name in values]
+        for name in given if not on else given[:1] or [MORE_TERMS]:
+            switch(values, name, method, on)
+    else:
+        switch(values, setting, method, on)
+
+
 def switch(values: dict[str, Any], setting: str, method: str, on: bool) -> None:
     """Adds a method to the setting that names it, or removes it."""
-    others = [name for name in SETTINGS[setting].check(values.get(setting) or ()) if name != method]
+    others = [name for name in listed(values, setting) if name != method]
     values[setting] = (*others, *([method] if on else []))
 
 
+def listed(values: Mapping[str, Any], setting: str) -> Sequence[Any]:
+    """Returns the methods that a setting names, not checked: those of ``imports`` may be unknown yet."""
+    value = values.get(setting) or ()
+    return value if isinstance(value, (list, tuple)) else tuple(SETTINGS[setting].check(value))
+
+
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of all layers by flat name, without None; the first layer takes precedence."""
+    """Returns the values of all layers by flat name, without None; the first layer takes precedence.
+
+    Further loss terms are added to those of later layers, unless the layer has all terms.
+    """
     merged: dict[str, Any] = {}
     for layer in reversed(layers):
-        merged |= {name: value for name, value in flat(layer).items() if value is not None}
+        own = {name: value for name, value in flat(layer).items() if value is not None}
+        if TERMS in own:
+            merged.pop(MORE_TERMS, None)
+        elif MORE_TERMS in own:
+            own[MORE_TERMS] = tuple(dict.fromkeys((*listed(merged, MORE_TERMS), *listed(own, MORE_TERMS))))
+        merged |= own
     return merged
 
 
@@ -96,3 +123,9 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(map(plain, value))
     return fspath(value) if isinstance(value, PathLike) else value
+
+
+def other_limit(values: Mapping[str, Any]) -> str | None:
+    """Returns the one of ``epochs`` and ``max_steps`` that must not be filled in, because only the other was given."""
+    limits = [name for name in ("epochs", "max_steps") if values.get(name) is not None]
+    return {"epochs": "max_steps", "max_steps": "epochs"}[limits[0]] if len(limits) == 1 else None

@@ -10,8 +10,8 @@ from ... import io
 from ...augment import AUGMENTATIONS
 from ...errors import InputError, did_you_mean, for_python, shown
 from ...registry import check_imports, import_methods
-from .flat import flat, plain, switch, tables_of, to_toml
-from .names import SETTINGS, Settings, method_flags
+from .flat import flat, merge, other_limit, plain, switch, tables_of, to_toml
+from .names import SAME_RESULTS, SETTINGS, Settings, method_flags
 from .refusals import refusals
 
 
@@ -79,8 +79,18 @@ class TrainConfig(Settings):
         return {name: getattr(self, name) for name in (*SETTINGS, "options") if name in self._names}  # type: ignore[attr-defined]
 
     def replace(self, **values: Any) -> Self:
-        """Returns a validated copy in which these values are changed."""
-        return type(self)(**{**self.values(), "given": self.given, **values})
+        """Returns a validated copy in which these values are changed.
+
+        Of the configuration of a run, read from its ``config.toml``, it is that with which ``cse train --config`` and
+        these values repeats the run: if they change what is computed, only the values that were given for it are kept,
+        and the others are derived again.
+        """
+        if self.given is None or "given" in values:
+            return type(self)(**{**self.values(), "given": self.given, **values})
+        kept, given = repeated({**self.values(), "given": self.given}, values)
+        if "options" in values:  # all of them
+            kept = {name: value for name, value in kept.items() if "." not in name}
+        return type(self)(**{**kept, **values}, given=given)
 
     def copied(self, **values: Any) -> Self:
         """Returns a copy in which these values are changed without being validated."""
@@ -112,3 +122,20 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     return values
+
+
+def repeated(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Returns the stored values that are to be merged with the changes, and the table ``given`` of the new run.
+
+    If the changes affect what is computed, only the values that the user gave are kept, with None for ``given``: the
+    others are derived again. Options of methods that the changes switch off are left out.
+    """
+    kept = flat({name: value for name, value in stored.items() if name not in ("name", "given")})
+    table: dict[str, Any] | None = stored.get("given")
+    if table is not None:
+        if set(changes) <= SAME_RESULTS:
+            return kept, {**table, **changes}
+        kept = flat({name: value for name, value in table.items() if name != "name"})
+    kept.pop(other_limit(changes) or "", None)
+    off = set(TrainConfig(**kept).methods) - set(TrainConfig(**merge(changes, kept)).methods)
+    return {name: value for name, value in kept.items() if name.rpartition(".")[0] not in off}, None

@@ -19,6 +19,12 @@ from .declared import GROUPS, Data, Evaluation, Loss, Methods, Model, Optimisati
 SETTINGS: dict[str, Option] = {option.name: option for group in GROUPS for option in options_of(group)}
 """The settings by name, in the order of declaration."""
 
+TERMS, MORE_TERMS = "loss_terms", "more_loss_terms"
+NO_TERMS = "none"
+"""Value of ``more_loss_terms`` that removes the terms of the recipe or preset."""
+SAME_RESULTS = {name for name, option in SETTINGS.items() if option.opt.same_results}
+"""The settings that do not affect what a run computes."""
+
 KEYWORDS.update({option.flag: name for name, option in SETTINGS.items() if name != "more_loss_terms"})
 
 TABLES: dict[Registry[Any], tuple[str, ...]] = {

@@ -17,7 +17,7 @@ from ...losses.options import ContrastiveOptions
 from ...options import options_of
 from .declared import GROUPS, Data, Evaluation, Loss, Methods, Model, Optimisation, Output
 from .defaults import COMMON, defaults
-from .flat import merge, tables_of, to_toml
+from .flat import merge, other_limit, tables_of, to_toml
 from .given import TrainConfig
 from .names import LOSS_SETTINGS, contrastive_options
 from .presets import is_published, preset_values
@@ -136,9 +136,3 @@ def _derived(config: TrainConfig, family: str, own_pooler: str | None = None) ->
         implied |= table.get(name).implies(used.options_of(name))
     implied.pop(other_limit(chosen) or "", None)
     return merge(implied, usual, {"mixed_negatives": used.contrastive.mixed_negatives})
-
-
-def other_limit(values: Mapping[str, Any]) -> str | None:
-    """Returns the one of ``epochs`` and ``max_steps`` that must not be filled in, because only the other was given."""
-    limits = [name for name in ("epochs", "max_steps") if values.get(name) is not None]
-    return {"epochs": "max_steps", "max_steps": "epochs"}[limits[0]] if len(limits) == 1 else None
