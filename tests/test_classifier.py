@@ -286,6 +286,17 @@ def test_a_classifier_is_one_of_scikit_learn():
     assert len(some.promise.truth) == 60
     with pytest.raises(InputError, match="call fit"):
         Classifier(Words()).predict(texts)
+
+    class Others(Words):
+        def encode(self, texts, *, batch_size=64, progress=None):
+            return super().encode(texts)[:, ::2]
+
+    again = clone(classifier).fit(texts, labels).set_params(encoder=Others())
+    assert not again.__sklearn_is_fitted__()
+    expected = Classifier(Others()).fit(texts, labels).predict_proba(texts)
+    assert np.array_equal(again.fit(texts, labels).predict_proba(texts), expected)
+    mixed = Classifier(Words()).fit(texts, [1 if label == "cook" else label for label in labels])
+    assert mixed.classes_.tolist() == [1, "train"]
     with pytest.raises(InputError, match="fewer than two labels have two different texts"):
         Classifier(Words()).fit(texts[:3], ["a", "a", "b"])
 

@@ -17,10 +17,12 @@ import cse
 from commands import refuses
 from cse import Encoder, SearchIndex
 from cse.cli import cli
+from cse.encoder.device import set_threads
 from cse.encoder.light import LightEncoder
 from cse.encoder.onnx_export import export_onnx
 from cse.encoder.passages import Cutter
 from cse.encoder.resolve import find_folder, model_digest
+from cse.encoder.taught import taught_of
 from cse.evaluation.ranking import System
 from random_texts import some_texts
 from sentence_models import TEXTS, pooling, sentence_model
@@ -72,6 +74,28 @@ def test_evaluate_accepts_suite_options_and_encoder_objects(tiny_bert, scored_pa
     plain = cse.evaluate(Other(), data=scored_pairs)
     assert (plain.model, plain.pooling, plain.notes) == ("Other", "", [])
     assert plain.reports["sts"].rows == cse.evaluate(encoder, data=scored_pairs).reports["sts"].rows
+    wrong = ((encoder, "precision", "bf16"), (encoder, "device", "cuda"), (Other(), "device", "cpu"))
+    for model, argument, value in wrong:
+        refuses(
+            f"{argument}: that of an encoder in memory", cse.evaluate, model, data=scored_pairs, **{argument: value}
+        )
+    assert cse.evaluate(encoder, data=scored_pairs, device="cpu", precision="fp32").precision == "fp32"
+
+
+def test_no_threads_are_those_before_the_first_call():
+    before = torch.get_num_threads()
+    for threads in (before + 1, 0):
+        set_threads(threads)
+        assert torch.get_num_threads() == (threads or before)
+
+
+def test_what_taught_an_encoder_is_known_in_another_working_folder(finished_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(finished_run)
+    encoder = Encoder("best", device="cpu")
+    monkeypatch.chdir(tmp_path)
+    found = taught_of(encoder)
+    assert len(found.own)
+    assert np.array_equal(found.own, taught_of(finished_run / "best").own)
 
 
 def test_compare_returns_what_cse_compare_prints(tiny_bert, other, scored_pairs):

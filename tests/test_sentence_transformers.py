@@ -7,6 +7,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -462,6 +463,8 @@ def test_a_resumed_trainer_continues_with_the_same_epochs_and_rows(tiny_bert, sa
     trainer.train()
     assert [epoch for epoch, _ in whole.seen] == [0, 0, 1, 1, 2, 2]
     assert whole.prompts == {"anchor": "query: "}
+    whole.callback.on_init_end(SimpleNamespace(prompts={"anchor": "other: "}), None, None)  # of a second trainer
+    assert whole.prompts == {"anchor": "other: "}
     trainer, rest = run(save_strategy="no")
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert rest.seen[-3:] == whole.seen[-3:]
@@ -471,6 +474,7 @@ def test_invalid_arguments_for_negatives_are_refused(sample_rows, sample_index):
     dataset = Dataset.from_dict({"anchor": sample_rows[:3]})
     refuses("column anchor: the dataset already", add_negatives, dataset, sample_index, "anchor", name="anchor")
     refuses("copies", add_negatives, dataset, sample_index, "anchor", 0)
+    refuses("column text: the dataset has no such column, only anchor", add_negatives, dataset, sample_index, "text")
     refuses("no TF-IDF index there", add_negatives, dataset, "nowhere", "anchor")
 
 

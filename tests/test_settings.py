@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Lt, MinLen
 from click.testing import CliRunner
 
 from commands import refuses
-from cse import InputError, TfidfIndex, TrainConfig, train
+from cse import InputError, ProgressCallback, TfidfIndex, TrainConfig, train
 from cse.cli import cli
 from cse.cli.command import Text
 from cse.options import SIGNS, If, Opt, combination_fault, options_of, parse_options
@@ -127,6 +127,8 @@ def test_impossible_settings_are_refused_before_a_run_folder_is_made(tmp_path, s
     assert not (tmp_path / "runs").exists()
     for values in ({"corpus": ["c.txt"]}, "config.toml", None):
         refuses("a TrainConfig was expected", train, values)
+    for callback in (ProgressCallback, [ProgressCallback()], print):
+        refuses("callback: ", train, config(tmp_path, short_corpus, tiny_bert), callback)
 
 
 def test_config_toml_stores_given_values_separately_from_resolved_values(tmp_path, short_corpus, tiny_bert):

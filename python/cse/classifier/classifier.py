@@ -49,6 +49,14 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(encoder, (str, PathLike)) and has_classifier(Path(best_of_run(str(encoder)))):
             self._fitted = load(Path(best_of_run(str(encoder))), self.opened().embedding_dim)
 
+    def set_params(self, **params: Any) -> Classifier:
+        """Sets arguments, as in scikit-learn. Another encoder or device makes it a new classifier."""
+        before = self.encoder, self.device
+        super().set_params(**params)
+        if self.encoder is not before[0] or self.device != before[1]:
+            self.__init__(self.encoder, self.device)  # type: ignore[misc]
+        return self
+
     def opened(self) -> Any:
         """Returns the encoder, which is opened when it is first used."""
         from ..encoder.opening import open_encoder
@@ -71,7 +79,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @property
     def classes_(self) -> npt.NDArray[Any]:
         """The labels, ``(K,)``."""
-        return np.array(self.fitted.classes)
+        classes = self.fitted.classes
+        return np.array(classes, dtype=None if len({*map(type, classes)}) == 1 else object)
 
     @property
     def promise(self) -> Promise | None:

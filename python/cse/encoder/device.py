@@ -58,10 +58,15 @@ def _number(device: str) -> tuple[str, ...]:
     return () if _kind(device) == "mps" else (device,)
 
 
+_threads_before: list[int] = []  # that of PyTorch before the first call of ``set_threads`` that changed it
+
+
 def set_threads(threads: int) -> None:
-    """Sets the number of CPU threads of PyTorch and of the Rust core; 0 keeps their defaults."""
-    if threads:
-        torch.set_num_threads(threads)
+    """Sets the number of CPU threads of PyTorch and of the Rust core; 0: those that they had before the first call."""
+    if threads and not _threads_before:
+        _threads_before.append(torch.get_num_threads())
+    if _threads_before:
+        torch.set_num_threads(threads or _threads_before[0])
         _core.set_default_threads(threads)
 
 

@@ -134,7 +134,7 @@ class Encoder(TextEncoder, SentenceTransformer):
             if pooler is not None:
                 self._choose_pooler(pooler)
         else:
-            self.folder = find_folder(name)
+            self.folder = find_folder(name).absolute()  # whatever the working folder becomes
             with naming_model(name, self.folder):
                 self.base = base_of(transformer_folder(self.folder))
                 with quiet():

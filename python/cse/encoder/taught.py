@@ -214,7 +214,7 @@ def _in_memory(encoder: Any) -> Taught:
     of their transformer."""
     given = getattr(encoder, "given", None)
     if isinstance(given, tuple) and given[0]:
-        return taught_of(given[0])
+        return taught_of(getattr(encoder, "folder", None) or given[0])
     encoder = getattr(encoder, "wrapped", encoder)
     try:
         config = encoder[0].auto_model.config

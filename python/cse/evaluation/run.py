@@ -359,6 +359,9 @@ def _load(
         raise InputError(
             "pooler, prompt, dims: an encoder in memory has been loaded with its own values; omit these arguments"
         )
+    for argument, value, usual in (("device", device, "auto"), ("precision", precision, "fp32")):
+        if value != usual and value != str(own := getattr(model, argument, "not known")):
+            raise InputError(f"{argument}: that of an encoder in memory is {own}; omit the argument")
     return getattr(model, "name", type(model).__name__), model if isinstance(model, Encoder) else Adapted(model)
 
 

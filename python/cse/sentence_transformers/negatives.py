@@ -107,6 +107,9 @@ def add_negatives(
         UserWarning: If the dataset has no column of positives, which must stand before the negatives in training.
     """
     drawn = _Drawn(index, column, copies, name, drawing)
+    for wanted in filter(None, (column, row_column)):
+        if wanted not in dataset.column_names:
+            raise InputError(f"column {wanted}: the dataset has no such column, only {', '.join(dataset.column_names)}")
     drawn.check(dataset.column_names)
     if _lacks_positives(dataset.column_names, row_column):
         warnings.warn(f"dataset: {NO_POSITIVES}", stacklevel=2)
@@ -231,12 +234,14 @@ class EpochCallback(TrainerCallback):
 
     def __init__(self, collator: NegativesCollator) -> None:
         self.collator = collator
+        self.given = collator.prompts, collator.router_mapping
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Copies what the trainer passes only to its default collator; an evaluation before training has epoch 0."""
         self.collator.epoch = self.collator.epoch or 0
-        self.collator.prompts = self.collator.prompts or getattr(args, "prompts", None) or {}
-        self.collator.router_mapping = self.collator.router_mapping or getattr(args, "router_mapping", None) or {}
+        prompts, mapping = self.given
+        self.collator.prompts = prompts or getattr(args, "prompts", None) or {}
+        self.collator.router_mapping = mapping or getattr(args, "router_mapping", None) or {}
 
     on_train_begin = on_init_end  # for a callback that was added to the trainer later
 

@@ -24,9 +24,9 @@ class Callback:
         """Called before the first evaluation, after the folder of the run has been created.
 
         Args:
-            run: The run. Its attributes include ``folder``, ``config``, ``facts`` (descriptions of device, model, loss
-                and so on), ``examples`` (sentences with their augmented forms), and ``state``. ``run.state.step`` is
-                above 0 if the run is resumed. ``run.state.encoder`` and ``run.state.optimizer`` are the objects in
+            run: The run. Its attributes include ``folder``, ``settings``, ``facts`` (descriptions of device, model,
+                loss and so on), ``examples`` (sentences with their augmented forms), and ``state``. ``run.state.step``
+                is above 0 if the run is resumed. ``run.state.encoder`` and ``run.state.optimizer`` are the objects in
                 use, not copies; training changes them in place.
         """
 

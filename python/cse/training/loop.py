@@ -82,6 +82,8 @@ def train(
     """
     if not isinstance(config, TrainConfig):
         raise InputError(f"train: a TrainConfig was expected, not one {type(config).__name__}; use TrainConfig(...)")
+    if not isinstance(callback, Callback | None):
+        raise InputError(f"callback: {callback!r} is not an object of a class derived from cse.Callback")
     if resume is not None:
         checked = resumed_config(resume, config.values(), "resume", "leave these values as they are")
         config = checked if config.given is None else checked.copied(given=config.given)
