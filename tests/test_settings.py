@@ -23,6 +23,7 @@ from cse.training.settings.defaults import COMMON, FAMILIES, SITUATIONS, default
 from cse.training.settings.flat import flat, merge
 from cse.training.settings.given import repeated
 from cse.training.settings.names import SETTINGS, TABLES, method_flags
+from cse.training.settings.resolve import with_preset
 from cse.training.setup import prepare
 from runs import resolved
 
@@ -414,6 +415,12 @@ def test_to_replace_values_of_a_stored_run_derives_the_others_again(changes):
     assert found.to_toml() == expected.to_toml()
     renamed = stored.replace(name="other")
     assert (renamed.temperature, renamed.given["name"]) == (stored.temperature, "other")
+
+
+def test_an_encoder_method_stands_beside_those_of_the_preset():
+    preset = {"preset": "promptbert-bert-base"}
+    assert with_preset(TrainConfig(**preset, lora=8)).encoder_methods == ("prompt", "lora")
+    assert with_preset(TrainConfig(**preset, encoder_methods=())).encoder_methods == ()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

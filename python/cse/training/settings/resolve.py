@@ -108,6 +108,9 @@ def with_preset(config: TrainConfig) -> TrainConfig:
     dropped = {other_limit(given), *(name for name, drop in conditions.items() if drop)}
     kept = {name: value for name, value in preset.items() if name not in dropped}
     values = merge(given, kept, {"model": DEFAULT_MODEL})
+    if given.get("encoder_methods"):  # such as an adapter, beside the prompt, without which the preset has no meaning
+        methods = (*kept.get("encoder_methods", ()), *given["encoder_methods"])
+        values["encoder_methods"] = tuple(dict.fromkeys(methods))
     values.pop("preset", None)
     result = TrainConfig(**values, given=given if config.given is None else config.given)
     # ``resolve`` rejects options of methods that are not used, so such options of the preset are dropped.
