@@ -98,10 +98,8 @@ def train(
             raise InputError(
                 "labels: must be given with texts; for a table, name its column with TrainConfig(labels=...)"
             )
-        known, config = (
-            check_labels(labels, len(rows)),
-            config.replace(labels=config.labels or "labels", given=config.given),
-        )
+        known = check_labels(labels, len(rows))
+        config = config.replace(labels=config.labels or "labels", given=config.given)
     check_source(config.corpus, config.pairs, config.tfidf)
     names = dict.fromkeys(["jsonl", *config.loggers])
     watching = [*(LOGGERS.get(name, "--logger")() for name in names), callback or Callback()]
