@@ -15,7 +15,8 @@ from cse.errors import Interrupted
 from cse.identity import row_keys
 from cse.training import folds, loop, sequence
 from cse.training.folder.stored import resumed_config
-from runs import write_table
+from cse.training.step.ranks import World
+from runs import resolved, write_table
 
 
 @pytest.fixture
@@ -119,6 +120,18 @@ def test_only_labels_with_a_teacher_are_two_runs(config):
     assert sequence.is_sequence(config)
     assert not sequence.is_sequence(config.replace(learn=False, folds=None))
     assert not sequence.is_sequence(config.replace(more_loss_terms=(), options={}))
+
+
+def test_the_second_run_keeps_the_terms_of_the_recipe_however_the_teacher_is_given(config, tiny_roberta):
+    for given, expected in (
+        ({}, ("keep-similarities",)),
+        ({"more_loss_terms": (), "options": {}, "teacher": str(tiny_roberta)}, ("keep-similarities",)),
+        ({"more_loss_terms": ("teacher", "mlm")}, ("keep-similarities", "mlm")),
+        ({"more_loss_terms": ("none", "teacher")}, ()),
+        ({"loss_terms": ("keep-similarities", "teacher"), "more_loss_terms": ()}, ("keep-similarities",)),
+    ):
+        second = sequence.taught(config.replace(**given), World(), lambda *_: None)
+        assert resolved(second, "encoder").loss.loss_terms == expected
 
 
 @pytest.fixture
