@@ -16,8 +16,9 @@ the labels of 100 rows are permuted, by each of the seeds from the first to the 
 is fitted to the true ones. With --setfit, the Python of another environment trains SetFit, with its defaults, on the
 same 100 rows. With --teacher, the model learns from MODEL on all rows of the table before it learns the labels, by
 default those of 100 rows (``--learn --teacher``); with --tuned, MODEL itself learns these labels before it teaches
-(``--tune-teacher``); results marked ``"loss terms": "none"`` are with ``--loss-term none``. The score without labels is the MRR by which --learn is guarded, of the same sentences. A cell is
-stored when it is finished, so that an interrupted program continues.
+(``--tune-teacher``); results marked ``"loss terms": "none"`` are with ``--loss-term none``. The score without labels is
+the MRR by which --learn is guarded, of the same sentences. A cell is stored when it is finished, so that an interrupted
+program continues.
 """
 
 from __future__ import annotations
