@@ -46,6 +46,7 @@ from gpu import logged, waits  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 LOSSES = ("focal", "standard", "mixed")
+PARTS = (*(f"una {loss}" for loss in LOSSES), "sentence-transformers", "chunks", "compile", "resume")
 LENGTH, GROUP = 32, 10
 RESERVE = 60.0  # seconds before the limit at which everything has ended
 SCORING = 30.0  # seconds that the scores of a model take at most
@@ -223,7 +224,7 @@ class Whole:
         self.found |= {"device": device_name(self.options.device), "base": Path(self.base).name}
         self.part("index", self.index)
         self.part("before", self.before)
-        epoch = self.options.steps or self.found["parts"]["index"]["rows"] // self.options.batch
+        epoch = self.options.steps or self.found["parts"].get("index", {}).get("rows", 0) // self.options.batch
         parts: dict[str, tuple[int, Callable[[], dict[str, Any]]]] = {  # with the steps that they take
             **{f"una {loss}": (epoch, partial(self.run, loss, loss=loss)) for loss in LOSSES},
             "sentence-transformers": (self.short, self.others),
@@ -231,7 +232,7 @@ class Whole:
             "compile": (self.short, partial(self.run, "compile", False, compile=True, max_steps=self.short)),
             "resume": (3 * self.short, self.resumed),
         }
-        for name in self.options.parts or parts:
+        for name in self.options.parts:
             steps, run = parts[name]
             needed = (self.rate or 0.0) * steps + 2 * SCORING
             if self.options.smoke and name == "compile":
@@ -266,7 +267,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--work", type=Path)
-    parser.add_argument("--parts", nargs="+", metavar="NAME")
+    parser.add_argument("--parts", nargs="+", metavar="NAME", choices=PARTS, default=PARTS)
     parser.add_argument("--smoke", action="store_true")
     parser.add_argument("--train", nargs=2, help=argparse.SUPPRESS)  # a run, and the name of its repetition
     options = parser.parse_args()

@@ -25,7 +25,7 @@ NO_TERMS = "none"
 SAME_RESULTS = {name for name, option in SETTINGS.items() if option.opt.same_results}
 """The settings that do not affect what a run computes."""
 
-KEYWORDS.update({option.flag: name for name, option in SETTINGS.items() if name != "more_loss_terms"})
+KEYWORDS.update({option.flag: name for name, option in SETTINGS.items() if name != MORE_TERMS})
 
 TABLES: dict[Registry[Any], tuple[str, ...]] = {
     AUGMENTATIONS: ("--positive", "--negative"),
