@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 
 from commands import refuses
 from cse import Encoder, InputError, SearchIndex, io
@@ -167,6 +168,31 @@ def test_an_index_built_with_another_corpus_model_or_setting_is_refused(tmp_path
     SearchIndex.build(moved, texts, tmp_path / "moving")
     message = r"holds vectors of a former version of .*moved; -o names another"
     refuses(message, SearchIndex.open, tmp_path / "moving", changed)
+
+
+def test_an_encoder_that_was_changed_in_memory_is_another_one(tmp_path, tiny_bert, cse_here):
+    texts, folder, encoder = some_texts(20), tmp_path / "index", Encoder(tiny_bert, device="cpu")
+    SearchIndex.build(encoder, texts, folder)
+    limit, encoder.max_seq_length = encoder.max_seq_length, 4
+    message = f"folder {folder} holds vectors of {tiny_bert}; -o names another"
+    refuses(message, SearchIndex.build, encoder, texts, folder)
+    encoder.max_seq_length = limit
+    assert not encoder.changed
+    assert SearchIndex.build(encoder, texts, folder).changes.encoded == 0
+    assert not encoder.bfloat16().float().changed
+    with torch.no_grad():
+        next(encoder.parameters()).mul_(0.5)
+    assert encoder.changed
+    refuses(message, SearchIndex.build, encoder, texts, folder)
+    made = SearchIndex.build(encoder, texts, tmp_path / "other")
+    np.testing.assert_allclose(np.concatenate(made.vectors), unit(encoder.encode(texts)), atol=1e-6)
+    assert len(SearchIndex.open(tmp_path / "other", encoder)) == 20
+    message = "other: was built with an encoder that was not in files; save it"
+    refuses(message, SearchIndex.open, tmp_path / "other")
+    refused(cse_here("search", "other", "--query", "a", cwd=tmp_path), message)
+    encoder.save(str(tmp_path / "saved"))
+    saved = Encoder(tmp_path / "saved", device="cpu")
+    refuses("vectors of another encoder in memory; -o", SearchIndex.open, tmp_path / "other", saved)
 
 
 def changed(data, *more):

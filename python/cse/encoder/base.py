@@ -70,6 +70,11 @@ class TextEncoder(ABC):
         """Returns the embeddings ``(n, width)``, 0 for blank texts."""
 
     @property
+    def changed(self) -> bool:
+        """Whether what it computes was changed after it was opened."""
+        return False
+
+    @property
     def dims(self) -> int | None:
         """The number of leading dimensions that are kept; None: all."""
         return None if self.truncate_dim is None else int(self.truncate_dim)

@@ -156,6 +156,17 @@ class Encoder(TextEncoder, SentenceTransformer):
         self._choose_prompt(prompt)
         if dims is not None:
             self.keep_dims(dims)
+        self._opened = self._counted()
+
+    @property
+    def changed(self) -> bool:
+        """Whether the weights or ``max_seq_length`` were changed since the encoder was opened."""
+        return self._counted() != self._opened
+
+    def _counted(self) -> tuple[int, int | None]:
+        """Returns how often weights were written to in place, as optimizers do, and the limit of tokens."""
+        versions = (value._version for value in self.state_dict(keep_vars=True).values())
+        return sum(versions), getattr(self, "max_seq_length", None)
 
     def _load_default_modules(self, model_name_or_path: str, *_: Any, **settings: Any) -> tuple[list[nn.Module], Any]:
         """Returns the modules for a plain Hugging Face folder: a transformer, and mean pooling or the last token."""

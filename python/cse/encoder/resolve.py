@@ -434,8 +434,9 @@ def hashed_files(encoder: Any) -> list[str]:
 
 
 def in_memory(encoder: Any) -> list[str]:
-    """Returns what identifies an encoder that was built from modules and has no files: these, and hashed weights."""
-    if encoder.files():
+    """Returns what identifies an encoder that was built from modules, or changed since it was opened, beside its
+    files: the modules, the limit of tokens, and hashed weights."""
+    if encoder.files() and not encoder.changed:
         return []
     import torch
 
@@ -445,4 +446,4 @@ def in_memory(encoder: Any) -> list[str]:
     for name, value in encoder.state_dict().items():
         content = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         weights.append(f"{name} {value.dtype} {_core.hash_bytes(content)}")
-    return [repr(encoder), hashlib.sha256(str(vocabulary).encode()).hexdigest(), *weights]
+    return [repr(encoder), str(encoder.max_seq_length), hashlib.sha256(str(vocabulary).encode()).hexdigest(), *weights]

@@ -226,8 +226,9 @@ class SearchIndex:
         if encoder is None:
             from ..encoder.opening import open_encoder
 
+            arguments = rows.arguments
             try:
-                encoder = open_encoder(device=device, **rows.arguments)
+                encoder = open_encoder(device=device, **arguments)
             except (InputError, OSError) as error:
                 raise InputError(f"{path}: {sentence(error)}; the index was built with this model") from None
         check_settings(path, rows.settings, encoder)

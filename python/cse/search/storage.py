@@ -72,6 +72,7 @@ class Rows:
     """
 
     def __init__(self, path: Path, check: bool = True) -> None:
+        self.path = path
         try:
             with open(path, "rb") as file:  # pa.memory_map refuses names that are not UTF-8
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
@@ -111,7 +112,13 @@ class Rows:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The arguments of ``cse.Encoder`` with which the index was built."""
+        """The arguments of ``cse.Encoder`` with which the index was built; ``InputError`` if the encoder was one of
+        modules, or changed since it was opened."""
+        if not self.settings["model"]:
+            raise InputError(
+                f"{self.path.parent}: was built with an encoder that was not in files; save it and {AGAIN}, or give "
+                "SearchIndex.open that encoder"
+            )
         return {name: self.settings[name] for name in ("model", "pooler", "prompt", "dims")}
 
     def ids(self) -> list[str] | None:
@@ -245,6 +252,8 @@ def settings_of(encoder: Encoder, passages: int | str | None = None) -> dict[str
 
         passages = Cutter(encoder, None if passages == "max" else check_integer(passages, "--passages")).tokens
     name, pooler = encoder.given
+    if encoder.changed:
+        name = ""
     kind, colon, what = name.partition(":")
     if name and Path(name).is_dir():
         name = str(Path(name).resolve())
@@ -271,7 +280,8 @@ def check_settings(folder: Path, known: dict[str, Any], encoder: Encoder, passag
             raise built_otherwise(folder, f"with --{name} {value!r}" if value else f"without --{name}")
     if known["digest"] != settings["digest"] or known["similarity"] != settings["similarity"]:
         former = "a former version of " if known["model"] == settings["model"] else ""
-        raise InputError(f"folder {folder} holds vectors of {former}{known['model']}; -o names another, or {AGAIN}")
+        model = f"{former}{known['model']}" if known["model"] else "another encoder in memory"
+        raise InputError(f"folder {folder} holds vectors of {model}; -o names another, or {AGAIN}")
 
 
 def built_otherwise(folder: Path, how: str) -> InputError:
