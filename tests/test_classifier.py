@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -200,6 +201,8 @@ def test_labels_that_taught_the_encoder_are_learned_but_promise_nothing():
     texts = [str(row) for row in range(100)]
     some = texts_taught([Taught(labelled=np.sort(row_keys(texts[:60])))], texts)
     assert some.tolist() == [True] * 60 + [False] * 40
+    pairs = Taught.by(row_keys(texts[:60]), paired=texts[:60])
+    assert texts_taught([pairs], texts).tolist() == some.tolist()
     fitted = fit(parts, vectors, some)
     assert len(fitted.promise.truth) == 40
     assert "60 labelled texts do not judge" in fitted.notes[0]
@@ -422,6 +425,61 @@ def test_labels_of_the_table_that_the_classifier_does_not_know_are_counted(run, 
     rows = [*((row["text"], row["label"]) for row in read(pile)[:40]), ("this one is new", "maybe")]
     shown = command("predict", "runs/run", write_table("other.csv", rows), "-o", "out.csv").stdout
     assert "1 rows have a label in the table that the classifier does not know, such as 'maybe'; they keep it" in shown
+    assert read("out.csv")[-1]["label predicted"] == "maybe"
+
+
+def test_a_label_of_the_table_is_spelled_as_the_run_spells_it(base, sample_rows):
+    rows = [(text, len(text) % 2) for text in sample_rows[:60]]
+    train(base.replace(corpus=write_table("whole.csv", rows), column="text", labels="label", name="run"))
+    gaps = [(text, f"{label}.0" if number < 40 else "") for number, (text, label) in enumerate(rows)]  # as of pandas
+    assert command("predict", "runs/run", write_table("gaps.csv", gaps), "-o", "out.csv").exit_code == 0
+    found = read("out.csv")
+    assert {row["label predicted"] for row in found} == {"0", "1"}
+    assert [row["label predicted"] for row in found[:40]] == [str(label) for _, label in rows[:40]]
+
+
+def test_columns_of_the_same_name_are_refused_before_anything_is_encoded(run, sample_rows, tmp_path):
+    write_table(tmp_path / "two.csv", [(text, "no", "yes") for text in sample_rows[:20]], ("text", "label", "label"))
+    assert "two.csv has 2 columns 'label'" in refused("predict", "runs/run", "two.csv", "-o", "out.csv")
+    write_table(tmp_path / "notes.csv", [(text, "a", "b") for text in sample_rows[:20]], ("text", "note", "note"))
+    assert "has 2 columns named 'note'; rename all but one" in refused(
+        "predict", "runs/run", "notes.csv", "-o", "x.jsonl"
+    )
+    assert command("predict", "runs/run", "notes.csv", "-o", "out.csv").exit_code == 0
+    with open("out.csv", encoding="utf8", newline="") as file:
+        assert next(csv.reader(file))[:3] == ["text", "note", "note"]
+    message = refused("draw", "notes.csv", "--column", "text", "--labels", "text", "-o", "x.csv")
+    assert message == "--labels text: is the column of the texts; name the column for their labels"
+    (tmp_path / "folder.csv").mkdir()
+    assert "is a folder; name a file" in refused("predict", "runs/run", "notes.csv", "-o", "folder.csv")
+
+
+def test_written_tables_are_read_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    cells = ["one \r lone", "two\nlines", "three\r\nlines", 'a "quote", and a comma', " space ", "#\t;|", "\r", ""]
+    path = write_table(
+        "t.csv", [(f"text {number} {cell}", cell) for number, cell in enumerate(cells)], ("text", "note")
+    )
+    for suffix in (".csv", ".jsonl", ".parquet"):
+        assert command("draw", path, "--column", "text", "-n", 1, "-o", f"out{suffix}").exit_code == 0
+        again = f"again{suffix}.csv"
+        assert command("draw", f"out{suffix}", "--column", "text", "-n", 1, "-o", again).exit_code == 0
+        assert sorted(row["note"] for row in read(again)) == sorted(cells)
+    assert b"\r\n" not in (tmp_path / "out.csv").read_bytes().replace(b"three\r\nlines", b"")
+    kinds = {"text": [b"one text", "zw\u00e9i".encode()], "days": pa.array([[date(2026, 1, 2)], None])}
+    pq.write_table(pa.table(kinds), "kinds.parquet")
+    for suffix in (".csv", ".jsonl"):
+        assert command("draw", "kinds.parquet", "--column", "text", "-n", 2, "-o", f"kinds{suffix}").exit_code == 0
+    assert sorted(row["text"] for row in read("kinds.csv")) == ["one text", "zw\u00e9i"]
+    objects = [json.loads(line) for line in (tmp_path / "kinds.jsonl").read_text(encoding="utf8").splitlines()]
+    assert sorted(str(each["days"]) for each in objects) == ["None", "['2026-01-02']"]
+    (tmp_path / "half.jsonl").write_text('{"text": "good day", "note": "cut \\ud83d"}\n', encoding="utf8")
+    assert command("draw", "half.jsonl", "--column", "text", "-n", 1, "-o", "half.csv").exit_code == 0
+    assert read("half.csv")[0]["note"] == "cut \ufffd"
+    (tmp_path / "latin.csv").write_bytes("text,gr\u00f6\u00dfe\na,b\n".encode("latin-1"))
+    assert "the names of its columns are not UTF-8; convert it" in refused(
+        "draw", "latin.csv", "--column", "text", "-n", 1, "-o", "x.csv"
+    )
 
 
 def test_a_run_that_was_stopped_before_its_classifier_says_how_to_go_on(run):
@@ -503,7 +561,9 @@ def test_labels_below_the_least_confidence_are_left_empty(run):
     command("predict", "runs/run", "-o", "all.csv")
     confidence = [float(row["label confidence"]) for row in read("all.csv") if row["label confidence"]]
     least = float(np.median(confidence))
-    assert command("predict", "runs/run", "-o", "some.csv", "--min-confidence", least).exit_code == 0
+    shown = command("predict", "runs/run", "-o", "some.csv", "--min-confidence", least)
+    left_out = sum(row["label source"] == "" for row in read("some.csv"))
+    assert f"{left_out} of them are below {least:g}, and have no label" in shown.stdout
     for row, some in zip(read("all.csv"), read("some.csv"), strict=True):
         if row["label source"] == "predicted":
             kept = float(row["label confidence"]) > least - 1e-4
@@ -514,7 +574,7 @@ def test_labels_below_the_least_confidence_are_left_empty(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["runs/none", "-o", "x.csv"], "No such file or directory"),
+        (["runs/none", "-o", "x.csv"], "no such folder; name a run that was trained with --labels"),
         (["MODEL", "-o", "x.csv"], "has no classifier"),
         (["runs/run", "-o", "x.txt"], "the name must end in .csv, .jsonl or .parquet"),
         (["runs/run", "none.csv", "-o", "x.csv"], "No such file"),
@@ -558,6 +618,18 @@ def test_an_interrupted_call_resumes(run, sample_rows, monkeypatch):
     assert whole.exit_code == 0
     from pathlib import Path
 
+    assert not [*Path().glob("*.scores*")]
+
+    # Nothing is encoded again if what follows is interrupted.
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(predicting.Labelling, "test", interrupted)
+        assert command("predict", "runs/run", "-o", "late.csv").exit_code != 0
+    monkeypatch.setattr(predicting.Scores, "encode", lambda *_, **more: pytest.fail("encoded again"))
+    assert command("predict", "runs/run", "-o", "late.csv").exit_code == 0
+    assert read("late.csv") == read("whole.csv")
     assert not [*Path().glob("*.scores*")]
 
 
@@ -655,6 +727,12 @@ def test_drawn_rows_stand_first_and_have_no_label_yet(pile, tmp_path, monkeypatc
     (tmp_path / "t.txt").write_text("one\ntwo\none\n\n", encoding="utf8")
     assert command("draw", "t.txt", "-n", 2, "-o", "text.csv").exit_code == 0
     assert {row["text"] for row in read("text.csv")[:2]} == {"one", "two"}
+    write_table(tmp_path / "both.csv", [("one", "a"), ("one", "b"), ("two", ""), ("three", "a")])
+    assert command("draw", "both.csv", "--column", "text", "-n", 1, "-o", "free.csv").exit_code == 0
+    assert read("free.csv")[0]["text"] == "two"
+    assert "only 1 rows with different texts have no label" in refused(
+        "draw", "both.csv", "--column", "text", "-n", 2, "-o", "x.csv"
+    )
     assert "only 2 rows with different texts have no label" in str(
         command("draw", "t.txt", "-n", 3, "-o", "x.csv").exception
     )

@@ -20,7 +20,8 @@ def drawn_first(corpus: Corpus, table: Table, count: int, column: str, seed: int
     Raises ``InputError`` if there are fewer rows."""
     free = distinct(corpus)
     if column in table.names:
-        free = free[read_classes(corpus, column, f"--labels {column}").of_rows[free] < 0]
+        classes = read_classes(corpus, column, f"--labels {column}")
+        free = free[(classes.of_rows[free] < 0) & ~classes.has_two[free]]
     if len(free) < count:
         raise InputError(f"-n {count}: only {len(free):,} rows with different texts have no label; draw fewer")
     chosen = np.zeros(len(corpus), dtype=bool)

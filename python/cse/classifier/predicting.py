@@ -7,9 +7,9 @@ which an interrupted call resumes (``cse.encoder.vector_files``). In memory are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from ..data.classes import ADDED, Classes, classes_of, label_of
 from ..data.corpus import Corpus
 from ..data.tables import as_text
 from ..data.written import Table
-from ..encoder.vector_files import encode_to_file, made_by
+from ..encoder.vector_files import encoded_for, made_by
 from ..evaluation.base import Encodes, Progress
 from ..evaluation.geometry import unit
 from ..identity import Keys
@@ -122,13 +122,25 @@ class Labelling:
             confidence[own] = np.take_along_axis(block, order[:, :1], 1)[:, 0] * self.fitted.known
         return best, confidence, second
 
+    @cached_property
+    def labels(self) -> npt.NDArray[np.object_]:
+        """The label that the table gives to each row, ``(N,)``, None without one; as the labels of the run are written,
+        if it is one of these."""
+        found = np.full(len(self.corpus), None, dtype=object)
+        if self.given is not None:
+            own = {label_of(as_text(label)): label for label in self.fitted.classes}
+            every = [own.get(name, value) for name, value in zip(self.given.names, self.given.values, strict=True)]
+            rows = self.is_given
+            found[rows] = np.array([*every, None], dtype=object)[self.given.of_rows[rows]]
+        return found
+
     def rows(self, least: float = 0.0) -> Iterator[list[Any]]:
         """Yields the values of the added columns for each row; labels below the least confidence are left out."""
         best, confidence, second = self.ranked
-        classes, certain = self.fitted.classes, self.fitted.promise is not None
+        classes, certain, labels = self.fitted.classes, self.fitted.promise is not None, self.labels
         for row, (given, predicted) in enumerate(zip(self.is_given, self.is_predicted, strict=True)):
-            if given and self.given is not None:
-                yield [self.given.values[self.given.of_rows[row]], None, None, GIVEN]
+            if given:
+                yield [labels[row], None, None, GIVEN]
             elif not predicted:
                 yield [None] * len(ADDED)
             else:
@@ -162,9 +174,10 @@ class Labelling:
         self.drawn = compare(self.known.vectors, vectors, promise.predicted, self.ranked[0][rows], self.fitted.classes)
         return self.drawn
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, least: float = 0.0) -> dict[str, Any]:
         """Returns the numbers of rows by their source, and of predicted rows by confidence with what is promised about
-        them; no accuracy is named if the labelled rows were not drawn at random."""
+        them (``below``: with less than ``least``, which ``rows`` leaves without a label); no accuracy is named if the
+        labelled rows were not drawn at random."""
         _, confidence, _ = self.ranked
         predicted, promise = self.is_predicted, self.fitted.promise
         holds = promise is not None and (self.drawn is None or self.drawn.at_random)
@@ -187,6 +200,7 @@ class Labelling:
             "rows": len(self.corpus),
             "given": int(self.is_given.sum()),
             "predicted": int(predicted.sum()),
+            "below": int((confidence[predicted] < least).sum()) if promise is not None else 0,
             "blank": int((~self.filled).sum()),
             "unknown": {"rows": int(np.isin(of_rows, places).sum()), "labels": [names[place] for place in places]},
             "texts_with_two_labels": 0 if self.given is None else self.given.two,
@@ -198,20 +212,21 @@ class Labelling:
         }
 
 
+@contextmanager
 def label_rows(
     encoder: Any,
     fitted: Fitted,
     known: Known | None,
     corpus: Corpus,
     cells: Sequence[Any] | None,
-    scores: Path,
+    output: str,
     *,
     batch_size: int = 64,
     progress: Progress | None = None,
-) -> Labelling:
-    """Predicts the labels of all rows of a corpus, of whose table ``cells`` are the column of labels, if it has one.
-    ``scores`` is the file in which the probabilities are stored; what an interrupted call wrote there is used if
-    encoder, classifier and corpus are the same."""
+) -> Iterator[Labelling]:
+    """Context manager that predicts the labels of all rows of a corpus, of whose table ``cells`` are the column of
+    labels, if it has one. The probabilities are stored in a file beside ``output`` until the context ends without an
+    exception; what a call before wrote there is used if encoder, classifier and corpus are the same."""
     weights = [
         fitted.linear.weights,
         fitted.linear.intercepts,
@@ -224,11 +239,10 @@ def label_rows(
         "classifier": [hash_bytes(content), fitted.calibration.scale if fitted.calibration else None],
         "labelled": None if known is None else hash_bytes(known.vectors.tobytes()),
     }
-    encode_to_file(Scores(encoder, fitted, known), corpus, scores, key, batch_size=batch_size, progress=progress)
-    found = Labelling(fitted, corpus, np.load(scores, mmap_mode="r"), None, known)
-    if cells is not None:
-        found.given = classes_of(corpus, fitted.column, cells)
-    return found
+    scorer, stored = Scores(encoder, fitted, known), f"{output}.scores"
+    with encoded_for(scorer, corpus, stored, key, batch_size=batch_size, progress=progress) as scores:
+        given = None if cells is None else classes_of(corpus, fitted.column, cells)
+        yield Labelling(fitted, corpus, scores, given, known)
 
 
 def types(values: Sequence[Any]) -> Any:

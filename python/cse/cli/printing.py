@@ -155,6 +155,8 @@ def check_suffix(output: str, *suffixes: str, flag: str = "-o") -> None:
     if Path(output).suffix not in suffixes:
         *others, last = suffixes
         raise InputError(f"{flag} {output}: the name must end in {', '.join(others)} or {last}")
+    if Path(output).is_dir():
+        raise InputError(f"{flag} {output}: is a folder; name a file")
     if not Path(output).absolute().parent.is_dir():
         raise InputError(f"{flag} {output}: its folder does not exist; create it first")
 

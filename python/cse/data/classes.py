@@ -61,6 +61,8 @@ class Classes:
     """The first cell of each label, with its spelling and type: text, an integer, a number or a truth value."""
     two: int = 0
     """Number of texts that occur with two labels, and so have none."""
+    has_two: npt.NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    """``(N,)`` whether the text of each row is one of these."""
 
     def only(self, rows: npt.NDArray[np.int64]) -> Classes:
         """Returns the classes in which only these rows have a label."""
@@ -128,8 +130,9 @@ def classes_of(corpus: Corpus, column: str, labels: Iterable[Any]) -> Classes:
     np.minimum.at(lowest, text[given], of_values[rows[given]])
     np.maximum.at(highest, text[given], of_values[rows[given]])
     of_rows[rows] = np.where(lowest == highest, lowest, -1)[text]
-    two = int(((lowest != highest) & (highest >= 0)).sum())
-    return Classes(column, names, of_rows, [spelled[name] for name in names], two)
+    two, has_two = (lowest != highest) & (highest >= 0), np.zeros(len(values), dtype=bool)
+    has_two[rows] = two[text]
+    return Classes(column, names, of_rows, [spelled[name] for name in names], int(two.sum()), has_two)
 
 
 def likely_labels(corpus: Corpus) -> dict[str, int]:

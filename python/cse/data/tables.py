@@ -15,6 +15,7 @@ from itertools import chain, islice
 from typing import Any
 
 from ..errors import InputError, first_line, shortened
+from ..io import repaired
 
 MAX_LINE_BYTES = 1 << 20
 # Beginnings of files that are not tables of text, whatever their name says.
@@ -147,7 +148,10 @@ def column_names(path: str, wanted: str | None = None, most: int = MOST) -> list
             raise InputError(f"{path}: {fault}")
         if has_header_line(path):
             (_, names), (_, first) = (*islice(csv_records(path, most=most), 2), (1, []), (2, []))[:2]
-            "".join(names).encode("utf8")
+            if repaired("".join(names)) != "".join(names):
+                raise InputError(
+                    f"{path}: the names of its columns are not UTF-8; convert it (often iconv -f WINDOWS-1252 -t UTF-8)"
+                )
             sign = next((sign for sign in ";\t|" if len(names) == 1 and sign in names[0]), None)
             if _kind(path) == ".csv" and sign and sign in ",".join(first):
                 name = {"\t": "a tab"}.get(sign, repr(sign))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -9,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from ..errors import InputError, first_line
 from ..io import dumps, write_atomically
@@ -82,9 +83,9 @@ def write_table(output: str | Path, names: Sequence[str], records: Iterable[Sequ
 
     def write(file: BinaryIO) -> None:
         nonlocal count
-        text = io.TextIOWrapper(file, encoding="utf8", errors="surrogateescape", newline="")
+        text = io.TextIOWrapper(file, encoding="utf8", errors=ESCAPED, newline="")
         try:
-            as_json, table = Path(output).suffix == ".jsonl", csv.writer(text, lineterminator="\n")
+            as_json, table = Path(output).suffix == ".jsonl", csv.writer(_Lines(text), lineterminator="\r\n")
             if not as_json:
                 table.writerow(names)
             for count, record in enumerate(records, 1):  # noqa: B007
@@ -99,13 +100,53 @@ def write_table(output: str | Path, names: Sequence[str], records: Iterable[Sequ
     return count
 
 
+class _Lines:
+    """The file of a ``csv.writer`` that quotes fields with any line break, which it does not if records end in a line
+    feed alone, as they do in the file."""
+
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
+
+    def write(self, record: str) -> int:
+        return self.file.write(record.removesuffix("\r\n") + "\n")
+
+
+def _escaped(error: UnicodeError) -> tuple[bytes, int]:
+    """Encodes lone surrogates: bytes that were read with ``surrogateescape``, or halves of characters as U+FFFD."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    marks = (bytes([ord(each) - 0xDC00]) if 0xDC80 <= ord(each) <= 0xDCFF else b"\xef\xbf\xbd" for each in text)
+    return b"".join(marks), error.end
+
+
+ESCAPED = "cse-surrogates"
+codecs.register_error(ESCAPED, _escaped)
+
+
+def _text(value: Any) -> str:
+    """Returns a value that JSON does not have as text: bytes of a .parquet file, or a date."""
+    return value.decode("utf8", "replace") if isinstance(value, bytes) else str(value)
+
+
 def _plain(value: Any) -> Any:
-    """Returns a value that JSON has; of another one, such as a date of a .parquet file, its text."""
-    return value if value is None or isinstance(value, (str, bool, int, float, list, dict)) else str(value)
+    """Returns a value with types that JSON has."""
+    if isinstance(value, (list, dict)):
+        return json.loads(json.dumps(value, default=_text))
+    return value if value is None or isinstance(value, (str, bool, int, float)) else _text(value)
 
 
 def _cell(value: Any) -> Any:
-    return json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, (list, dict)) else value
+    if isinstance(value, (list, dict)):
+        return json.dumps(value, ensure_ascii=False, default=_text)
+    return _text(value) if isinstance(value, bytes) else value
+
+
+def check_names(names: Sequence[str], output: str) -> None:
+    """Raises ``InputError`` if a .jsonl file would not keep all columns."""
+    if Path(output).suffix == ".jsonl" and len(set(names)) < len(names):
+        name = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"-o {output}: the table has {names.count(name)} columns named {name!r}; rename all but one")
 
 
 def write(table: Table, output: str) -> int:

@@ -11,8 +11,8 @@ import io
 import json
 import os
 import struct
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
@@ -101,29 +101,8 @@ def encode_to_file(
     """
     output = Path(output)
     part = Path(f"{output}.part")
-    shape = (len(corpus), encoder.embedding_dim)
-    filled = corpus.word_counts() > 0
-    key = {**key, "shape": shape, "block": BLOCK}
-    taken = f"-o {output}: another process is writing to this file; wait for it"
-    with naming(part), closing(Journal(Path(f"{part}.json"), key, taken)) as journal:
-        remove_leftovers(output.parent)
-        with open(part, "r+b" if part.exists() else "w+b") as file:
-            copy_mode(output, part)
-            done = _resume(file, journal, shape)
-            if progress and done:
-                progress(done)
-            for start in range(done, len(corpus), BLOCK):
-                stop = min(start + BLOCK, len(corpus))
-                rows = start + np.flatnonzero(filled[start:stop])
-                block = np.zeros((stop - start, shape[1]), dtype=np.float32)
-                with naming_rows(rows):
-                    block[rows - start] = encoder.encode(corpus.take(rows), batch_size=batch_size, progress=progress)
-                if progress:
-                    progress(stop - start - len(rows))
-                data = block.tobytes()
-                file.write(data)
-                file.flush()
-                journal.add(hash_bytes(data))
+    with _journal(encoder, corpus, output, part, key) as journal:
+        done = _encode(encoder, corpus, output, part, journal, batch_size, progress)
         if output.suffix == ".npy" and (output.is_file() or not output.exists()) and not output.is_symlink():
             with naming(output):
                 os.replace(part, output)
@@ -131,7 +110,69 @@ def encode_to_file(
             write_vectors(np.load(part, mmap_mode="r"), output, first_row)
         part.unlink(missing_ok=True)
         journal.remove()
-    return EncodedFile(len(corpus), int(len(corpus) - np.count_nonzero(filled)), done)
+    return EncodedFile(len(corpus), int(np.count_nonzero(corpus.word_counts() == 0)), done)
+
+
+@contextmanager
+def encoded_for(
+    encoder: RowEncoder,
+    corpus: Corpus,
+    output: str | Path,
+    key: dict[str, Any],
+    *,
+    batch_size: int = 64,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[npt.NDArray[np.float32]]:
+    """Context manager that encodes a corpus as ``encode_to_file`` does, for a file ``output`` of another kind that is
+    written from the rows: they are in a file beside it, which is removed at the end unless an exception was raised, so
+    that a further call does not encode them again."""
+    part = Path(f"{output}.part")
+    with _journal(encoder, corpus, Path(output), part, key) as journal:
+        _encode(encoder, corpus, Path(output), part, journal, batch_size, progress)
+        yield np.load(part, mmap_mode="r")
+        part.unlink()
+        journal.remove()
+
+
+@contextmanager
+def _journal(encoder: RowEncoder, corpus: Corpus, output: Path, part: Path, key: dict[str, Any]) -> Iterator[Journal]:
+    key = {**key, "shape": (len(corpus), encoder.embedding_dim), "block": BLOCK}
+    taken = f"-o {output}: another process is writing to this file; wait for it"
+    with naming(part), closing(Journal(Path(f"{part}.json"), key, taken)) as journal:
+        yield journal
+
+
+def _encode(
+    encoder: RowEncoder,
+    corpus: Corpus,
+    output: Path,
+    part: Path,
+    journal: Journal,
+    batch_size: int,
+    progress: Callable[[int], None] | None,
+) -> int:
+    """Encodes the rows that are not yet in ``part``, an array of a .npy file; returns how many were."""
+    shape = (len(corpus), encoder.embedding_dim)
+    filled = corpus.word_counts() > 0
+    remove_leftovers(output.parent)
+    with open(part, "r+b" if part.exists() else "w+b") as file:
+        copy_mode(output, part)
+        done = _resume(file, journal, shape)
+        if progress and done:
+            progress(done)
+        for start in range(done, len(corpus), BLOCK):
+            stop = min(start + BLOCK, len(corpus))
+            rows = start + np.flatnonzero(filled[start:stop])
+            block = np.zeros((stop - start, shape[1]), dtype=np.float32)
+            with naming_rows(rows):
+                block[rows - start] = encoder.encode(corpus.take(rows), batch_size=batch_size, progress=progress)
+            if progress:
+                progress(stop - start - len(rows))
+            data = block.tobytes()
+            file.write(data)
+            file.flush()
+            journal.add(hash_bytes(data))
+    return done
 
 
 def _resume(file: BinaryIO, journal: Journal, shape: tuple[int, int]) -> int:

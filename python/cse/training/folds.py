@@ -22,6 +22,7 @@ from ..classifier.labelled import Labelled
 from ..evaluation.base import Encodes, Sample, embed
 from ..evaluation.labels import CrossFitted
 from .callbacks import Callback
+from .folder.find import resuming
 
 FOLDS = "folds"
 
@@ -51,7 +52,7 @@ Train = Callable[[Path, npt.NDArray[np.int64], Quiet], Encodes]
 
 def stopped(run: Path) -> str:
     """Returns what is said if a run is stopped before its encoder is judged."""
-    return f"stopped before the verdict; {run / 'best'} holds the encoder; resume with: cse train --resume {run}"
+    return f"stopped before the verdict; {run / 'best'} holds the encoder; resume with: {resuming(run)}"
 
 
 class Found(TypedDict):

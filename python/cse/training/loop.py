@@ -26,7 +26,7 @@ from .callbacks import Callback, Callbacks
 from .classifying import classify
 from .data import check_same, check_source
 from .folder import outputs
-from .folder.find import find_checkpoint, list_checkpoints
+from .folder.find import find_checkpoint, list_checkpoints, resuming
 from .folder.stored import resumed_config as resumed_config
 from .judging import ByFold
 from .loggers import LOGGERS
@@ -300,7 +300,7 @@ class Trainer:
     def how_to_resume(self, folder: Path) -> str:
         if self.first:
             return "to go on with this run and those after it, repeat the command"
-        return f"resume with: cse train --resume {folder}"
+        return f"resume with: {resuming(folder)}"
 
     def is_due(self, every: int) -> bool:
         """Returns whether the current step is a multiple of ``every`` (0: never), or the last step."""

@@ -237,7 +237,7 @@ def compare_by_labels(
                 costs.append(choice.cost_of(opened(system, **loading), suite.texts.texts))
         unknown = [name for name, (each,) in zip(names, evaluated, strict=True) if each.undecided]
         if unknown:
-            advice = f"none is recommended: labels of texts that are not known taught {', '.join(unknown)}"
+            advice = f"none is recommended: labels or pairs of texts that are not known taught {', '.join(unknown)}"
         else:
             advice = choice.recommend(names, [each.reports["labels"] for (each,) in evaluated], costs)
     if as_json:

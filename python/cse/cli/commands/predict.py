@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Ge, Le
 
 from ...data import readers, tables
-from ...data.written import WRITTEN, Table, write
+from ...data.pairs import check_column
+from ...data.written import WRITTEN, Table, check_names, write
 from ...errors import InputError
 from ...options import Cache, Column, Device, EncodingErrors, MaxLineBytes, Opt, Precision, Seed, Threads
 from ...progress import counting
@@ -68,12 +70,14 @@ def predict_command(
 
     printing.check_suffix(output, *WRITTEN)
     folder = Path(best_of_run(model))
-    os.stat(folder)
+    if not folder.is_dir():
+        raise InputError(f"{model}: no such folder; name a run that was trained with --labels, or a copy of its best/")
     fitted, run = load(folder), run_of(folder)
     path, column = _table_of(model, table, column, run)
     if os.path.exists(output) and os.path.samefile(output, path):
         raise InputError(f"-o {output}: is the table to read; name another file")
     shown = Table.open(path, max_line_bytes) if tables.is_table(path) else None
+    check_names(shown.names if shown else [], output)
     prefix = fitted.column if prefix is None else prefix
     if taken := {f"{prefix} {name}" for name in ADDED} & {*(shown.names if shown else [TEXT])}:
         raise InputError(
@@ -92,21 +96,20 @@ def predict_command(
     set_threads(threads)
     cells = None
     if shown is not None and fitted.column in shown.names:
+        check_column(path, "the column of labels", fitted.column, max_line_bytes)
         cells = list(tables.raw_values(path, fitted.column, max_line_bytes))
     encoder = open_encoder(str(folder), device=device, precision=precision)
-    scores, began = Path(f"{output}.scores.npy"), time.perf_counter()
-    with counting("predicting", len(corpus), "rows") as more:
-        stored = None if known is None else Known(*known)
-        found = label_rows(encoder, fitted, stored, corpus, cells, scores, batch_size=batch_size, progress=more)
-    with counting("comparing with the labelled rows", min(OTHERS, int(found.is_predicted.sum())), "rows") as more:
-        found.test(encoder, more)
-    try:
-        write(labelled_table(shown or lines_of(corpus), found, prefix, min_confidence or 0.0), output)
-    finally:
-        scores.unlink(missing_ok=True)
-    summary = {"output": output, "column": fitted.column, **found.summary()}
-    summary["seconds"] = round(time.perf_counter() - began, 2)
-    printing.result(summary, as_json, lines(summary, found, min_confidence or 0.0))
+    stored, least, began = None if known is None else Known(*known), min_confidence or 0.0, time.perf_counter()
+    with ExitStack() as stack:
+        with counting("predicting", len(corpus), "rows") as more:
+            labelling = label_rows(encoder, fitted, stored, corpus, cells, output, batch_size=batch_size, progress=more)
+            found = stack.enter_context(labelling)
+        with counting("comparing with the labelled rows", min(OTHERS, int(found.is_predicted.sum())), "rows") as more:
+            found.test(encoder, more)
+        write(labelled_table(shown or lines_of(corpus), found, prefix, least), output)
+        summary = {"output": output, "column": fitted.column, **found.summary(least)}
+        summary["seconds"] = round(time.perf_counter() - began, 2)
+        printing.result(summary, as_json, lines(summary, found, least))
 
 
 def _table_of(model: str, table: str | None, column: str | None, run: Path | None) -> tuple[str, str | None]:
@@ -183,7 +186,7 @@ def lines(summary: dict[str, Any], found: Labelling, least: float) -> list[str]:
             line += f"; {right}"
         said.append(line)
     if least:
-        said.append(f"rows below {least:g} have no label")
+        said.append(f"{summary['below']:,} of them are below {least:g}, and have no label")
     if promised:
         said.append(
             f"all predicted rows: accuracy {share(summary['accuracy'])}, mean recall {share(summary['mean_recall'])} "
@@ -222,8 +225,11 @@ def draw_command(
 
     printing.check_suffix(output, *WRITTEN)
     printing.check_new(output)
+    if labels == column:
+        raise InputError(f"--labels {labels}: is the column of the texts; name the column for their labels")
     corpus = open_corpus([table], column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
     shown = Table.open(table, max_line_bytes) if tables.is_table(table) else lines_of(corpus)
+    check_names(shown.names, output)
     write(drawn_first(corpus, shown, rows, labels, seed), output)
     value = {"output": output, "rows": len(corpus), "drawn": rows, "labels": labels}
     printing.result(

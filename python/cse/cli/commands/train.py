@@ -198,7 +198,7 @@ def train_command(
 def _print(result: RunResult, settings: Resolved, query: str | None, as_json: bool) -> None:
     from ...classifier import described
     from ...evaluation import verdict
-    from ...training.folder.find import list_checkpoints
+    from ...training.folder.find import list_checkpoints, resuming
     from .search import lines
 
     further = "" if settings.evaluation.patience is None else " --patience N"
@@ -216,7 +216,7 @@ def _print(result: RunResult, settings: Resolved, query: str | None, as_json: bo
         *verdict.lines(result.verdict),
         *([] if result.classifier is None else described.lines(result.classifier)),
         *(["", f"query   {query}", *shown, ""] if hits else []),
-        *([f"train longer with: cse train --resume {result.folder} --max-steps N{further}"] if resumable else []),
+        *([f"train longer with: {resuming(result.folder)} --max-steps N{further}"] if resumable else []),
         *([f"label other rows with: cse predict {result.folder} -o labelled.csv"] if result.classifier else []),
         f"{result.folder / 'best'}",
     ]

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 
 from safetensors import SafetensorError
 
@@ -34,7 +35,7 @@ def damage(folder: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         others = [path for path in list_checkpoints(folder.parent.parent) if path.name < folder.name]
-        remedy = f"use the one before: cse train --resume {others[-1]}" if others else "there is no earlier one"
+        remedy = f"use the one before: {resuming(others[-1])}" if others else "there is no earlier one"
         why = str(error)
         if isinstance(error, OSError) and error.strerror:
             why = f"{Path(error.filename).name}: {error.strerror.lower()}"
@@ -45,6 +46,11 @@ def run_of(model: str) -> str | None:
     """Returns the folder of the run that saved a model, which is this folder or its best/; None if it is no run."""
     run = taught.run_of(model)
     return str(run) if run is not None and Path(model) in (run, run / "best") else None
+
+
+def resuming(folder: Path) -> str:
+    """Returns the command that resumes a run, or one of its checkpoints."""
+    return f"cse train --resume {quote(str(folder))}"
 
 
 def list_checkpoints(run: Path) -> list[Path]:
@@ -92,7 +98,7 @@ def check_free(folder: Path) -> None:
         with locked(folder):
             return
     if folder.exists():
-        remedy = f"resume it with cse train --resume {folder}, " if list_checkpoints(folder) else ""
+        remedy = f"resume it with {resuming(folder)}, " if list_checkpoints(folder) else ""
         raise InputError(f"--name: {folder} exists; {remedy}choose another name or remove it")
 
 
