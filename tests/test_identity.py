@@ -1,6 +1,9 @@
 """When two texts are the same, for all parts that decide it: batches, held-out rows, judges, mined rows."""
 
+import html
+import itertools
 import math
+import re
 import sys
 import unicodedata
 
@@ -16,7 +19,7 @@ from cse.data.corpus import Corpus, hold_out
 from cse.evaluation.geometry import SplitHalf
 from cse.evaluation.labels import choose_labelled
 from cse.evaluation.options import SplitHalfOptions
-from cse.identity import common_keys, distinct, row_keys
+from cse.identity import FEWEST_LETTERS, common_keys, distinct, letter_keys, row_keys, text_groups
 from cse.losses.contrastive import contrastive_loss
 from cse.search.mining import QueryRows
 from cse.training.setup import prepare
@@ -90,6 +93,48 @@ def test_a_corpus_has_the_row_keys_of_its_texts_in_memory_and_in_the_cache(tmp_p
         assert (corpus.row_keys() == row_keys(rows)).all()
     assert len(set(row_keys(rows).tolist())) == 3
     assert distinct(rows) == [rows[0], rows[4], rows[8]]
+
+
+def test_keys_of_letters_are_those_of_a_regular_expression_and_groups_those_of_a_search():
+    links, others = re.compile(r"https?://\S+|www\.\S+|@\w+", re.IGNORECASE), re.compile(r"[\W_]+")
+    long = re.compile("[\u4e00-\u9fff\u3040-\u30ff]")
+
+    def letters(text):
+        return others.sub("", unicodedata.normalize("NFKD", text)).casefold()
+
+    texts = [
+        "",
+        "short",
+        "Straße ﬁne Ⅷ ² a̧b İstanbul",
+        "_under_ @naïve_user hello &amp; WWW.x.y/z",
+        "これは、良い本です",
+    ]
+    texts += [
+        "&lt;b&gt;bold words&lt;/b&gt; http://t.co/a",
+        "質が良い。",
+        "질이 좋은 물건입니다",
+        "это хорошая книга",
+        "&eacute;" * 12,
+    ]
+    bare = [links.sub(" ", html.unescape(text)) for text in texts]
+    for column, every in enumerate((texts, bare)):
+        plain = [letters(text) for text in every]
+        size = [len(text) + 2 * len(long.findall(text)) for text in plain]
+        expected = np.where(np.array(size) >= FEWEST_LETTERS, row_keys(plain), 0)
+        assert letter_keys(texts)[:, column].tolist() == expected.tolist()
+    assert letter_keys(["質が良い"])[0].all()  # a sentence of four letters
+    assert letter_keys([]).shape == (0, 2)
+    draw = np.random.default_rng(0)
+    for size in (1, 2, 30):
+        keys, more = draw.integers(1, size + 1, size).astype(np.uint64), draw.integers(0, 2 * size, (size, 2))
+        found, every = text_groups(keys, more.astype(np.uint64)), np.column_stack([keys, more])
+        expected = list(range(size))
+        for _ in range(size):
+            for one, other in itertools.combinations(range(size), 2):
+                if {*every[one].tolist()} & {*every[other].tolist()} - {0}:
+                    expected[one] = expected[other] = min(expected[one], expected[other])
+        pairs = {*zip(found.tolist(), expected, strict=True)}
+        assert len({*found.tolist()}) == len({*expected}) == len(pairs)
 
 
 def test_a_common_text_is_in_more_than_a_hundredth_of_the_rows_and_in_more_than_ten():

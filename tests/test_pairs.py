@@ -22,7 +22,7 @@ from cse.training.setup import prepare
 from cse.training.step.encode import Inputs, gathered_keys
 from cse.training.step.ranks import World
 from cse.views import Views
-from runs import first_batches, records_of
+from runs import first_batches, records_of, weights
 from sentence_models import agree
 
 
@@ -236,6 +236,14 @@ def test_a_kept_mlp_head_is_part_of_the_saved_model(tmp_path, triples, base, kin
     again = prepare(base.replace(pairs=config.pairs, model=folder, pooler="cls"))
     assert torch.equal(again.state.encoder.head.linear.weight, encoder[2].linear.weight)
     assert not (train(config.replace(keep_head=False)).folder / "best" / "2_Dense").exists()
+
+
+def test_when_a_run_is_evaluated_does_not_change_its_dropout(tmp_path, triples, base, scored_pairs):
+    config = base.replace(pairs=table(tmp_path, "csv", triples), max_steps=4, dev=scored_pairs)
+    assert prepare(config).settings.model.keep_head
+    first, *others = (train(config.replace(eval_every=every, name=f"every-{every}")).folder for every in (0, 1, 3))
+    for other in others:
+        assert all(torch.equal(value, weights(other)[name]) for name, value in weights(first).items())
 
 
 # What a batch of eight rows may hold: each function returns the positive and the hard negative of row i.

@@ -196,6 +196,10 @@ def test_preset_una_bert_base_needs_a_treebank_index(tmp_path, short_corpus, tin
         ({"pairs": ("p.csv",), "corpus": ("c.txt",)}, "--pairs cannot be combined with CORPUS"),
         ({"pairs": ("p.csv",), "positive": "spans"}, "cannot be combined with --pairs"),
         ({"columns": ("a", "b")}, "--columns has no effect without --pairs"),
+        (
+            {"learn": True, "labels": "l", "column": "t", "loss": "teacher", "teacher": "minilm"},
+            "--loss teacher: with --learn, the run learns from the teacher before the labels; omit --loss",
+        ),
         ({"hard_negative_weight": 2.0}, "--hard-negative-weight has no effect without --pairs"),
         ({"where": "a=1"}, "--where has no effect without --pairs"),
         ({"min_score": 4.0}, "--min-score has no effect without --pairs"),

@@ -15,7 +15,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from cse import Encoder, InputError, compare, evaluate, train
-from cse.encoder.taught import LABELS, SEEN, Taught, read_taught, taught_of, together, write_taught
+from cse.encoder.taught import LABELS, PAIRS, SEEN, Taught, read_taught, taught_of, together, write_taught
 from cse.evaluation.apart import untaught
 from cse.evaluation.base import Report, Sample
 from cse.evaluation.labels import LabelledTexts, Labels
@@ -149,6 +149,20 @@ def test_texts_that_taught_in_pairs_do_not_judge_by_labels(base, table, rows, sa
         assert found["measures"][0]["examples"] == left
     (note,) = [note for note in found["notes"] if "without their labels" in note]
     assert f" of the {left} texts" in note  # of the run on the table, whose rows were in no pair
+    # The rows are known in another spelling, through a link, and in a checkpoint.
+    bare = write_table(tmp_path / "bare.csv", [(re.sub(r"[^\w ]", "", text).lower(), label) for text, label in rows])
+    (tmp_path / "link").symlink_to(folder / "best")
+    for name in ("link", next((folder / "checkpoints").iterdir()) / "best", folder / "best" / "."):
+        assert taught_of(name).paired.tolist() == taught_of(folder).paired.tolist()
+        found = judged(str(base.model), str(name), "--pooler", "avg", "--data", bare, *COLUMNS)
+        assert [note for note in found["notes"] if "learned pairs of" in note]
+    # A copy says that pairs taught it, of texts that are not known.
+    shutil.copytree(folder / "best", "copied")
+    assert taught_of("copied").columns == ((PAIRS, len(taught_of(folder).paired)),)
+    assert "Pairs of " in (folder / "best" / "README.md").read_text(encoding="utf8")
+    found = judged(str(base.model), "copied", "--pooler", "avg", "--data", table, *COLUMNS)
+    assert found["word"] == "cannot tell" or not [each for each in found["measures"] if each["low"] > 0]
+    assert [note for note in found["notes"] if "labels or pairs of texts that are not known taught it" in note]
 
 
 def test_a_suite_that_is_not_divided_says_that_pairs_taught_and_is_judged_as_a_whole(rows):
@@ -161,7 +175,7 @@ def test_a_suite_that_is_not_divided_says_that_pairs_taught_and_is_judged_as_a_w
     texts, labels = zip(*rows, strict=True)
     suite = Suite(LabelsOptions(), LabelledTexts("label", list(texts), np.unique(labels, return_inverse=True)[1]))
     keys = row_keys(texts[:20])
-    found = untaught(suite, {"model": Taught.by(keys, paired=keys)})
+    found = untaught(suite, {"model": Taught.by(keys, paired=texts[:20])})
     assert found.evaluation is suite
     assert found.notes == [
         "model learned pairs of 20 of the texts, itself or through its base or teacher, and perhaps their labels"
@@ -196,12 +210,14 @@ def test_a_copy_without_its_run_is_never_better(base, table, taught, rows, tmp_p
     assert taught_of(name).unknown
     found = judged(str(base.model), name, "--data", table, *COLUMNS)
     assert found["word"] == "cannot tell"
-    assert [note for note in found["notes"] if "labels of texts that are not known taught it" in note]
+    assert [note for note in found["notes"] if "labels or pairs of texts that are not known taught it" in note]
     if copy not in ("static", "onnx"):  # which cannot be trained further
         later = train(base.replace(model=name, corpus=table, column="text", labels="label", max_steps=1, name="later"))
         assert later.verdict["word"] not in ("better", "worse")
         assert taught_of(later.folder / "best").unknown
-        assert [note for note in later.verdict["notes"] if "labels of texts that are not known taught it" in note]
+        assert [
+            note for note in later.verdict["notes"] if "labels or pairs of texts that are not known taught it" in note
+        ]
 
 
 def test_a_run_is_not_judged_by_labels_that_taught_its_base_or_teacher(base, table, taught, sample_rows, tmp_path):
@@ -267,13 +283,13 @@ def test_what_taught_an_encoder_is_written_and_read_as_it_is(tmp_path):
     keys = row_keys(texts)
     own = Taught.by(keys[:4], texts[2:4], "label")
     assert own.columns == (("label", 2),)
-    later = own.after([Taught.by(keys[4:], texts[6:], "label", keys[5:6]), Taught(unknown=("runs/x",))])
+    later = own.after([Taught.by(keys[4:], texts[6:], "label", texts[5:6]), Taught(unknown=("runs/x",))])
     assert later.own.tolist() == np.sort(keys[:4]).tolist()
     assert later.has_labels(texts).tolist() == [False] * 2 + [True] * 2 + [False] * 2 + [True] * 2
     assert later.has_pairs(texts).tolist() == [number == 5 for number in range(8)]
     write_taught(tmp_path, later)
     found = read_taught(tmp_path)
-    for name in ("texts", "own", "labelled", "letters", "paired"):
+    for name in ("texts", "own", "labelled", "letters", "paired", "paired_letters"):
         assert (getattr(found, name) == getattr(later, name)).all()
     old = [("key", "<u8"), ("own", "?"), ("labels", "?")]  # as earlier versions wrote it
     records = np.load(tmp_path / SEEN)
@@ -331,4 +347,4 @@ def test_a_suite_of_several_tasks_is_refused_if_labels_of_its_texts_taught(base,
 def test_no_model_is_recommended_if_labels_of_unknown_texts_taught_one(base, taught, table, tmp_path):
     shutil.copytree(taught / "best", tmp_path / "copy")
     shown = command("compare", base.model, "copy", "--pooler", "avg", "--data", table, *COLUMNS).stdout
-    assert shown.splitlines()[-1] == "none is recommended: labels of texts that are not known taught copy"
+    assert shown.splitlines()[-1] == "none is recommended: labels or pairs of texts that are not known taught copy"

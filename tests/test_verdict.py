@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -36,8 +37,9 @@ from cse.evaluation.labels import (
     visible,
 )
 from cse.evaluation.labels import words as words_of
-from cse.evaluation.options import LabelsOptions
+from cse.evaluation.options import LabelsOptions, STSOptions
 from cse.evaluation.significance import scores_of
+from cse.evaluation.sts import STS
 from cse.identity import row_keys
 from cse.training import folds, loop
 from cse.training.judging import Judge, concluded
@@ -519,6 +521,25 @@ def test_a_run_is_not_resumed_if_the_table_that_judges_it_has_changed(base, shor
         train(resumed_config(folder, {"max_steps": 2}), resume=folder)
 
 
+@pytest.mark.parametrize("by", ["dev", "queries"])
+def test_a_run_is_not_resumed_if_what_scores_its_examples_has_changed(
+    base, short_corpus, sample_rows, collection, tmp_path, by
+):
+    def write(scores):
+        lines = [f"{scores(n)}\t{sample_rows[2 * n]}\t{sample_rows[2 * n + 1]}\n" for n in range(500, 560)]
+        (tmp_path / "dev.tsv").write_text("".join(lines), encoding="utf8")
+
+    write(lambda n: n % 6)
+    queries = collection[0] / "queries.jsonl"
+    judged = {"judged_queries": str(collection[0])} if by == "queries" else {"dev": (str(tmp_path / "dev.tsv"),)}
+    folder = train(base.replace(corpus=short_corpus, max_steps=1, **judged)).folder
+    assert train(resumed_config(folder, {"max_steps": 2}), resume=folder).steps == 2
+    write(lambda n: n % 5)
+    queries.write_text(queries.read_text(encoding="utf8").replace("bluegrass", "grey"), encoding="utf8")
+    with pytest.raises(InputError, match="has changed since the run began"):
+        train(resumed_config(folder, {"max_steps": 3}), resume=folder)
+
+
 def test_a_run_with_folds_and_judges_is_resumed_in_its_folds(base, few, sample_rows, tmp_path, unguarded, monkeypatch):
     rows = [(text, "ab"[len(text) % 2]) for text in sample_rows[1000:1100]]
     judges = (f"labels={write_table(tmp_path / 'other.csv', rows)}",)
@@ -553,7 +574,23 @@ def test_pairs_that_selected_the_encoder_do_not_judge_it(base, short_corpus, sam
     )
     first, half = run.judge.evaluations
     assert len(first.tasks[0][1].left) == len(half.tasks[0][1].left) == 30
-    assert any("30 of the 60 examples of --judge do not judge" in note for note in run.judge.notes)
+    assert any("30 of the 60 examples do not judge" in note for note in run.judge.notes)
+
+
+def test_pairs_are_left_out_of_each_of_several_sets(sample_rows):
+    def pairs(first):
+        rows = sample_rows[first : first + 40]
+        return Pairs(np.arange(20.0) % 5, rows[:20], rows[20:])
+
+    suite = STS(STSOptions(), {"one": pairs(0), "two": pairs(100), "three": pairs(200)})
+    seen = row_keys([*sample_rows[:10], *sample_rows[120:125], *sample_rows[200:220]])
+    rest, count, total = without(suite, lambda texts: np.isin(row_keys(texts), seen))
+    assert (count, total) == (35, 60)
+    assert [(task.title, pairs.left) for task, pairs in rest.tasks] == [
+        ("one", sample_rows[10:20]),
+        ("two", sample_rows[105:120]),  # of which the right texts of five were seen
+    ]
+    assert len(suite.tasks) == 3
 
 
 def test_a_table_of_judge_that_lost_rows_or_has_moved_judges_other_runs(
@@ -620,6 +657,17 @@ def test_held_out_pairs_judge_a_run_on_pairs(base, sample_rows, tmp_path):
     assert (record["task"], record["examples"]) == ("held-out pairs that find each other", 20)
     shared = train(base.replace(pairs=write_table(tmp_path / "shared.csv", rows[400:], ("anchor", "positive"))))
     assert shared.verdict["word"] == "not judged"  # the positive of the held-out rows is trained on
+
+
+def test_held_out_pairs_that_taught_the_base_do_not_judge(base, sample_rows, tmp_path):
+    rows = [(sample_rows[number], sample_rows[number + 1000]) for number in range(400)]
+    path = write_table(tmp_path / "pairs.csv", rows, ("anchor", "positive"))
+    first = train(base.replace(pairs=path, seed=1, name="first"))
+    assert first.verdict["word"] != "not judged"
+    later = train(base.replace(pairs=path, seed=0, name="later", model=str(first.folder / "best")))
+    assert later.verdict["word"] == "not judged"
+    assert re.search(r"best learned pairs of \d+ of the 20 pairs that judge", later.verdict["why"])
+    assert not [note for note in later.verdict["notes"] if "label more rows" in note]
 
 
 def test_a_column_that_cannot_judge_is_refused_or_said(base, labelled, short_corpus, tmp_path, sample_rows):
@@ -769,6 +817,33 @@ def test_folds_have_each_labelled_text_once_and_equally_many_of_each_label(tmp_p
     assert choose_folds(corpus, classes, 0) == []
     with pytest.raises(InputError, match="--folds 25: fewer than two labels have 25 of the 61 texts; give at most 20"):
         choose_folds(corpus, classes, 25)
+
+
+def test_texts_of_the_same_letters_are_held_out_together(tmp_path, sample_rows):
+    def bare(text):
+        return re.sub(r"[^\w ]", "", text).lower()
+
+    rows = [(text, "ab"[n % 2]) for n, text in enumerate(sample_rows[:60])]
+    rows += [(bare(text), label) for text, label in rows[:40]]
+    rows += [(f"@someone {text} https://t.co/x", label) for text, label in rows[:20]]
+    corpus, classes = labelled_corpus(tmp_path / "rows.csv", rows)
+    folds = choose_folds(corpus, classes, 3)
+    assert sum(len(fold.texts.texts) for fold in folds) == 60  # one of each
+    of_rows = {row: number for number, fold in enumerate(folds) for row in fold.rows.tolist()}
+    assert sorted(of_rows) == list(range(120))
+    assert all(of_rows[row] == of_rows[60 + row] for row in range(40))
+    assert all(of_rows[row] == of_rows[100 + row] for row in range(20))
+    judged, held_out = choose_labelled(corpus, classes, (0.8,))
+    letters = {bare(text.removeprefix("@someone ").removesuffix(" https://t.co/x")) for text in judged.texts}
+    assert {row for row, (text, _) in enumerate(rows[:60]) if bare(text) in letters} == {
+        row for row in held_out.tolist() if row < 60
+    }
+    assert all((60 + row in held_out) == (row in held_out) for row in range(40))
+    many = [(f"{'!' * number} the same words in many rows", "ab"[number % 2]) for number in range(12)]
+    corpus, classes = labelled_corpus(tmp_path / "many.csv", [*rows, *many])
+    assert not {*corpus.take(np.concatenate([each.rows for each in choose_folds(corpus, classes, 3)]))} & {
+        text for text, _ in many
+    }
 
 
 def test_a_run_that_learns_from_few_labels_is_judged_by_encoders_that_did_not_see_the_fold(

@@ -11,7 +11,7 @@
 
 - The *keys of the letters* are hashes of the letters and digits of a text, without accents: of all, and without links,
   @names and HTML entities. They only decide whether a text is a cleaned form of one whose label taught an encoder
-  (``encoder.taught``).
+  (``encoder.taught``), or of one that is judged by its label (``evaluation.labels``).
 
 Vectors are used again (stored ones, and those of one command) only for a text with the same bytes.
 """
@@ -19,13 +19,13 @@ Vectors are used again (stored ones, and those of one command) only for a text w
 from __future__ import annotations
 
 import html
-import re
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 import cse._core as _core
 
@@ -34,10 +34,11 @@ Keys = npt.NDArray[np.uint64]
 COMMON_SHARE, COMMON_ROWS = 0.01, 10
 """A text in more than this share of the rows, and in more than this number of rows, joins none of its rows."""
 MULTIPLIER = 0x9E3779B97F4A7C15
-LINKS_AND_NAMES = re.compile(r"https?://\S+|www\.\S+|@\w+", re.IGNORECASE)
-NO_LETTERS = re.compile(r"[\W_]+")
-FEWEST_LETTERS = 12
-"""Texts with fewer letters and digits have no keys of the letters: they are often equal by chance."""
+LINKS_AND_NAMES = r"(?i)https?://[^\s\p{Z}]+|www\.[^\s\p{Z}]+|@[\p{L}\p{N}_]+"
+NO_LETTERS = r"[^\p{L}\p{N}]+"
+FEWEST_LETTERS, LONG = 12, r"[\p{Han}\p{Hiragana}\p{Katakana}]"
+"""Texts with fewer letters and digits have no keys of the letters: they are often equal by chance. Each letter of a
+script of words or syllables counts as three."""
 
 
 def row_keys(texts: Sequence[str]) -> Keys:
@@ -45,17 +46,41 @@ def row_keys(texts: Sequence[str]) -> Keys:
     return np.frombuffer(_core.row_keys(list(texts)), dtype="<u8")
 
 
-def letters_of(text: str) -> str:
-    """Returns the letters and digits of a text, without accents."""
-    return NO_LETTERS.sub("", unicodedata.normalize("NFKD", text)).casefold()
+def letters_of(texts: pa.Array) -> pa.Array:
+    """Returns the letters and digits of each text, without accents."""
+    return pc.replace_substring_regex(pc.utf8_normalize(texts, form="NFKD"), NO_LETTERS, "")
 
 
 def letter_keys(texts: Sequence[str]) -> Keys:
     """Returns two keys of the letters of each text, ``(n, 2)`` uint64: with its links, @names and HTML entities, and
     without; 0, which is the key of no text, where these are few."""
-    every = [each for text in texts for each in (text, LINKS_AND_NAMES.sub(" ", html.unescape(text)))]
-    letters = [letters_of(each) for each in every]
-    return np.where([len(each) >= FEWEST_LETTERS for each in letters], row_keys(letters), np.uint64(0)).reshape(-1, 2)
+    whole = pa.array(texts, pa.large_string())
+    bare = pa.array([html.unescape(text) if "&" in text else text for text in texts], pa.large_string())
+    bare = pc.replace_substring_regex(bare, LINKS_AND_NAMES, " ")
+    changed = pc.not_equal(whole, bare)
+    keys = np.repeat(_letter_keys(whole)[:, None], 2, axis=1)
+    keys[changed.to_numpy(zero_copy_only=False), 1] = _letter_keys(bare.filter(changed))
+    return keys
+
+
+def _letter_keys(texts: pa.Array) -> Keys:
+    letters = letters_of(texts)
+    size = pc.utf8_length(letters).to_numpy() + 2 * pc.count_substring_regex(letters, LONG).to_numpy()
+    return np.where(size >= FEWEST_LETTERS, row_keys(letters.to_pylist()), np.uint64(0))
+
+
+def text_groups(keys: Keys, letters: Keys) -> npt.NDArray[np.int64]:
+    """Returns the number of the group of each text, ``(n,)``, given row keys ``(n,)`` and keys of letters ``(n, 2)``:
+    two texts that have one of these in common, directly or through others, are of one group."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    every = np.column_stack([keys, letters])
+    texts, columns = np.nonzero(every)
+    _, places = np.unique(every[texts, columns], return_inverse=True)
+    count = len(keys) + places.max(initial=-1) + 1
+    joined = coo_array((np.ones(len(texts), dtype=bool), (texts, len(keys) + places)), shape=(count, count))
+    return connected_components(joined, directed=False)[1][: len(keys)].astype(np.int64)
 
 
 def first_rows(keys: Keys) -> npt.NDArray[np.int64]:
@@ -68,6 +93,11 @@ def distinct(texts: Sequence[str]) -> list[str]:
     return [texts[place] for place in first_rows(row_keys(texts)).tolist()]
 
 
+def most_common(rows: int) -> int:
+    """Returns the largest number of rows with the same text, of all rows, by which rows are joined."""
+    return max(COMMON_ROWS, int(COMMON_SHARE * rows))
+
+
 def common_keys(keys: Keys, rows: int) -> Keys:
     """Returns the keys, ascending, that more than 1 % of the rows and more than ``COMMON_ROWS`` rows have.
 
@@ -75,7 +105,7 @@ def common_keys(keys: Keys, rows: int) -> Keys:
         keys: ``(n,)`` the keys of the texts of all rows, with a key once for each of its rows.
         rows: Number of rows.
     """
-    most = max(COMMON_ROWS, int(COMMON_SHARE * rows))
+    most = most_common(rows)
     ordered = np.sort(keys)
     return np.unique(ordered[most:][ordered[most:] == ordered[: max(0, len(ordered) - most)]])
 

@@ -130,7 +130,7 @@ PLACES = [
     Place(
         "a cleaned copy of the rows that taught an encoder judges it",
         "cse.encoder.taught",
-        " | np.isin(letter_keys(texts), self.letters).any(1)",
+        " | np.isin(letter_keys(texts), letters).any(1)",
         "",
         "test_taught.py::test_a_table_that_was_copied_converted_moved_or_grown_is_the_same_rows",
     ),

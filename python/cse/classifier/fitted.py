@@ -140,8 +140,8 @@ def fit(
     notes = []
     if len(rows) < predicted.sum():
         notes.append(
-            f"{predicted.sum() - len(rows):,} labelled texts do not judge, since their labels taught the encoder "
-            "before this run"
+            f"{predicted.sum() - len(rows):,} labelled texts do not judge, since their labels, or pairs of "
+            "them, taught the encoder before this run"
         )
     if len(labels) == MOST_OTHERS:
         notes.append(f"at most {MOST_OTHERS:,} labelled texts are used")
@@ -150,11 +150,12 @@ def fit(
 
 
 def texts_taught(taught: Iterable[Taught], texts: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Returns for each text whether its label taught one of some encoders; all, if unknown labels taught one."""
+    """Returns for each text whether its label, or a pair with it, which may have been made from labels, taught one of
+    some encoders; all, if unknown ones taught one."""
     each = list(taught)
     if any(one.unknown for one in each):
         return np.ones(len(texts), dtype=bool)
     known = np.zeros(len(texts), dtype=bool)
     for one in each:
-        known |= one.has_labels(texts)
+        known |= one.has_labels(texts) | one.has_pairs(texts)
     return known

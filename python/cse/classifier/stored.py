@@ -7,6 +7,7 @@ neither copied nor exported.
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypedDict
 
 import numpy as np
@@ -80,7 +81,8 @@ def load(encoder_folder: Path, width: int | None = None) -> Fitted:
         run = run_of(encoder_folder)
         if run is not None and not (run / "result.json").is_file():
             raise InputError(
-                f"{run}: has no classifier, since it was stopped before its end; resume with: cse train --resume {run}"
+                f"{run}: has no classifier, since it was stopped before its end; resume with: "
+                f"cse train --resume {quote(str(run))}"
             )
         raise InputError(
             f"{run or encoder_folder}: has no classifier; train a run with labels: cse train TABLE --column TEXT "

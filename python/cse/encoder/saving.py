@@ -34,8 +34,6 @@ def save_encoder(
     own = getattr(model.backbone, "pooler", None)
     if model.head is not None and model.keep_head:
         linear: Any = model.head.linear
-        # Draws as many random numbers as earlier versions did here, so that the results of runs stay the same.
-        torch.nn.Linear(linear.in_features, linear.out_features)
         if own is not None and hasattr(own, "dense"):
             own.dense.load_state_dict(linear.state_dict())
     with fresh_folder(folder) as fresh:

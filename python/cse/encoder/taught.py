@@ -2,11 +2,11 @@
 in pairs, since pairs may have been made from labels.
 
 A run keeps the row keys (``cse.identity``) of its texts in ``seen.npy``, and the keys of the letters of those with a
-label, together with those of its base model and of the models that taught it. Row keys are hashes without a secret:
-whoever has them can test whether a guessed sentence was in the table. They are therefore never copied, exported or
-shown. The configuration of a saved model only says (``LABELS``) that labels taught it: which columns, and how many
-texts. It stays in all copies, also those that transformers or sentence-transformers saves. Of a model without its run,
-the texts are not known.
+label or in a pair, together with those of its base model and of the models that taught it. Row keys are hashes without
+a secret: whoever has them can test whether a guessed sentence was in the table. They are therefore never copied,
+exported or shown. The configuration of a saved model only says (``LABELS``) that labels or pairs taught it: which
+columns, and how many texts. It stays in all copies, also those that transformers or sentence-transformers saves. Of a
+model without its run, the texts are not known.
 """
 
 from __future__ import annotations
@@ -27,12 +27,18 @@ from .layout import best_of_run, read_settings, transformer_folder
 SEEN = "seen.npy"
 LABELS = "cse_labels"
 """The key of the configuration of a transformer, ``config.json``, that lists the columns that taught it."""
+PAIRS = "--pairs"
+"""What the list names instead of a column, if pairs taught the encoder."""
 CONFIG = "config.toml"
 OLD_FORM = np.dtype([("key", "<u8"), ("own", "?"), ("labels", "?")])
 FORM = np.dtype([*((name, OLD_FORM[name]) for name in OLD_FORM.names or ()), ("pairs", "?"), ("letters", "?")])
 """A record of ``seen.npy``: the row key of a text, whether the run itself has seen it, whether its label taught, and
-whether it was in a pair; or, with ``letters``, the key of the letters of a text whose label taught."""
-NOT_KNOWN = "labels of texts that are not known taught it, so that a judge by labels cannot call it better"
+whether it was in a pair; or, with ``letters``, the key of the letters of a text whose label taught or, with ``pairs``
+too, that was in a pair."""
+NOT_KNOWN = (
+    "labels or pairs of texts that are not known taught it, so that a judge by labels cannot call it better (of a run, "
+    "copy the whole folder)"
+)
 
 
 def _none() -> Keys:
@@ -53,19 +59,20 @@ class Taught:
     """The keys of the letters of these, ascending."""
     paired: Keys = field(default_factory=_none)
     """Row keys of those of them that were in pairs, ascending."""
+    paired_letters: Keys = field(default_factory=_none)
+    """The keys of the letters of these, ascending."""
     columns: tuple[tuple[str, int], ...] = ()
-    """The columns of labels that taught it, and the numbers of texts with a label in them."""
+    """The columns of labels that taught it, or ``PAIRS``, and the numbers of texts in them."""
     unknown: tuple[str, ...] = ()
-    """The models that labels of texts that are not known taught."""
+    """The models that labels or pairs of texts that are not known taught."""
 
     @classmethod
-    def by(cls, texts: Keys, labelled: Sequence[str] = (), column: str = "", paired: Keys | None = None) -> Taught:
+    def by(cls, texts: Keys, labelled: Sequence[str] = (), column: str = "", paired: Sequence[str] = ()) -> Taught:
         """Returns what taught an encoder that learned texts, given their keys, some of them with a label in a column
         or in pairs."""
-        known, taught, letters = np.unique(texts), np.unique(row_keys(labelled)), np.unique(letter_keys(labelled))
+        known, (taught, letters), (pairs, others) = np.unique(texts), _keys(labelled), _keys(paired)
         columns = ((column, len(taught)),) if column else ()
-        paired = np.unique(_none() if paired is None else paired)
-        return cls(known, known, taught, letters[letters > 0], paired, columns)
+        return cls(known, known, taught, letters, pairs, others, columns + (((PAIRS, len(pairs)),) if paired else ()))
 
     def after(self, earlier: Iterable[Taught]) -> Taught:
         """Returns what taught an encoder that this and, before it, its base and its teachers taught."""
@@ -77,13 +84,25 @@ class Taught:
 
     def has_labels(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Returns for each text whether its label taught the encoder, also as that of the same letters."""
-        if not len(self.labelled):
-            return np.zeros(len(texts), dtype=bool)
-        return np.isin(row_keys(texts), self.labelled) | np.isin(letter_keys(texts), self.letters).any(1)
+        return _among(texts, self.labelled, self.letters)
 
     def has_pairs(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Returns for each text whether it was in a pair that taught the encoder."""
-        return np.isin(row_keys(texts), self.paired)
+        """Returns for each text whether it was in a pair that taught the encoder, also as one of the same letters."""
+        return _among(texts, self.paired, self.paired_letters)
+
+
+def _keys(texts: Sequence[str]) -> tuple[Keys, Keys]:
+    """Returns the row keys of texts and the keys of their letters, ascending."""
+    keys, first = np.unique(row_keys(texts), return_index=True)
+    letters = np.unique(letter_keys([texts[row] for row in first.tolist()]))
+    return keys, letters[letters > 0]
+
+
+def _among(texts: Sequence[str], keys: Keys, letters: Keys) -> npt.NDArray[np.bool_]:
+    """Returns for each text whether its row key or one of those of its letters is among these."""
+    if not len(keys):
+        return np.zeros(len(texts), dtype=bool)
+    return np.isin(row_keys(texts), keys) | np.isin(letter_keys(texts), letters).any(1)
 
 
 def together(many: Iterable[Taught]) -> Taught:
@@ -95,20 +114,22 @@ def together(many: Iterable[Taught]) -> Taught:
 
     columns = tuple(dict.fromkeys(column for taught in each for column in taught.columns))
     unknown = tuple(dict.fromkeys(name for taught in each for name in taught.unknown))
-    keys = (joined("texts"), joined("own"), joined("labelled"), joined("letters"), joined("paired"))
-    return Taught(*keys, columns, unknown)
+    keys = {name: joined(name) for name in ("texts", "own", "labelled", "letters", "paired", "paired_letters")}
+    return Taught(**keys, columns=columns, unknown=unknown)
 
 
 def write_taught(run: Path, taught: Taught) -> None:
     """Writes ``seen.npy`` to the folder of a run. A record with the key 0 and labels says that there were unknown ones;
     no text has this key."""
-    count, letters = len(taught.texts), len(taught.letters)
-    records = np.zeros(count + letters + bool(taught.unknown), dtype=FORM)
-    records["key"][: count + letters] = np.concatenate([taught.texts, taught.letters])
+    parts = [taught.texts, taught.letters, taught.paired_letters]
+    count, last, total = np.cumsum([*map(len, parts)]).tolist()
+    records = np.zeros(total + bool(taught.unknown), dtype=FORM)
+    records["key"][:total] = np.concatenate(parts)
     for name, keys in (("own", taught.own), ("labels", taught.labelled), ("pairs", taught.paired)):
         records[name][:count] = np.isin(taught.texts, keys)
-    records["letters"][count : count + letters] = True
-    records["labels"][count + letters :] = True
+    records["letters"][count:total] = True
+    records["pairs"][last:total] = True
+    records["labels"][total:] = True
     io.write_atomically(run / SEEN, lambda file: np.save(file, records, allow_pickle=False))
 
 
@@ -129,18 +150,20 @@ def read_taught(run: Path) -> Taught | None:
         raise InputError(f"{path}: is damaged; restore it, or remove it, and labels of unknown texts taught this run")
     unknown = (str(run),) if bool((records["labels"] & (records["key"] == 0)).any()) else ()
     records = records[records["key"] != 0]
-    keys = records["key"]
-    own, labelled, letters, paired = (np.unique(keys[records[name]]) for name in ("own", "labels", "letters", "pairs"))
-    return Taught(np.unique(keys[~records["letters"]]), own, labelled, letters, paired, (), unknown)
+    keys, letters, pairs = records["key"], records["letters"], records["pairs"]
+    masks = {"texts": ~letters, "own": records["own"], "labelled": records["labels"], "letters": letters & ~pairs}
+    masks |= {"paired": pairs & ~letters, "paired_letters": pairs & letters}
+    return Taught(**{name: np.unique(keys[mask]) for name, mask in masks.items()}, columns=(), unknown=unknown)
 
 
 def run_of(model: str | Path) -> Path | None:
     """Returns the folder of the run that saved a model: this folder, or that of its best/, last/ or checkpoint."""
-    folder = Path(model)
+    folder = Path(model).resolve()
     above = [folder, folder.parent, *list(folder.parents)[2:3]]
     if folder.name not in ("best", "last"):
         above = above[:1]
-    return next((each for each in above if (each / CONFIG).is_file() and (each / "best").is_dir()), None)
+    runs = [each for each in above if (each / CONFIG).is_file() and (each / "best").is_dir()]
+    return next((each for each in runs if (each / SEEN).is_file()), next(iter(runs), None))  # not a checkpoint
 
 
 def columns_of(settings: Any) -> tuple[tuple[str, int], ...]:

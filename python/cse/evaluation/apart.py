@@ -2,7 +2,8 @@
 
 A judge by labels leaves out the rows whose labels taught one of the encoders, directly or through a base model or a
 teacher (``cse.encoder.taught``), and those that taught it in pairs, since pairs may have been made from the labels.
-Rows that were trained on without their labels judge; their number is said.
+Rows that were trained on without their labels judge; their number is said. A judge by held-out pairs leaves out those
+of which a text was in a pair that taught one of the encoders.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def without(evaluation: Evaluation, seen: Seen) -> tuple[Evaluation | None, int,
 
 @dataclass(frozen=True)
 class Untaught:
-    """An evaluation of which no example's label taught an encoder, or None if too few are left."""
+    """An evaluation of which no example's label or pair taught an encoder, or None if too few are left."""
 
     evaluation: Evaluation | None
     notes: list[str] = field(default_factory=list)
@@ -38,31 +39,37 @@ class Untaught:
     """Why nothing is left."""
 
 
+def judges_taught(evaluation: Evaluation) -> bool:
+    """Returns whether an evaluation judges by what may also have taught: labels or pairs."""
+    return evaluation.by_labels or evaluation.by_pairs
+
+
 def untaught(evaluation: Evaluation, taught: Mapping[str, Taught]) -> Untaught:
-    """Returns a judge by labels without the rows whose labels taught one of the encoders, by name; other evaluations
-    are returned as they are."""
-    if not evaluation.by_labels:
+    """Returns a judge by labels or pairs without the examples that taught one of the encoders, by name; other
+    evaluations are returned as they are."""
+    if not judges_taught(evaluation):
         return Untaught(evaluation)
+    kind = "rows" if evaluation.by_labels else "pairs that judge"
     notes = [f"{name}: {NOT_KNOWN}" for name, each in taught.items() if each.unknown]
     rest: Evaluation | None = evaluation
     for name, each in taught.items():
         if rest is None:
             break
         through = ", itself or through its base or teacher"
-        ways = {"the labels": each.has_labels}
+        ways = {"the labels": each.has_labels} if rest.by_labels else {}
         if rest.by_rows:
             ways["pairs"] = each.has_pairs
         elif paired := int(rest.known(each.has_pairs).sum()):
             notes.append(f"{name} learned pairs of {paired:,} of the texts{through}, and perhaps their labels")
         for what, known in ways.items():
             rest, gone, count = without(rest, known)
-            said = f"{name} learned {what} of {gone:,} of the {count:,} rows{through}"
+            said = f"{name} learned {what} of {gone:,} of the {count:,} {kind}{through}"
             if rest is None:
                 return Untaught(None, notes, f"{said}, and the others cannot judge alone")
             if gone:
                 notes.append(f"{said}; these do not judge")
         seen = rest.known(each.has_seen)
-        if trained := int((seen & ~rest.known(each.has_pairs)).sum()):
+        if trained := int((seen & ~rest.known(each.has_pairs)).sum()) if rest.by_labels else 0:
             notes.append(f"{name} was trained on {trained:,} of the {len(seen):,} texts, without their labels")
     return Untaught(rest, notes)
 

@@ -279,6 +279,9 @@ class Evaluation(WithOptions, ABC):
     by_labels: ClassVar[bool] = False
     """Whether labels of texts judge: then, texts whose labels taught an encoder do not judge it (``apart.py``)."""
 
+    by_pairs: ClassVar[bool] = False
+    """Whether held-out pairs judge: then, texts that were in pairs that taught an encoder do not judge it."""
+
     by_rows: ClassVar[bool] = True
     """Whether examples can be left out; else, ``only`` returns None without some of them."""
 

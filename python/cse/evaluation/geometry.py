@@ -208,6 +208,8 @@ class SplitHalf(Evaluation):
 class PairSearch(Evaluation):
     """How often each text of a pair ranks the other first among all, on two lists of texts in memory."""
 
+    by_pairs = True
+
     def __init__(self, options: NoOptions, data: tuple[list[str], list[str]]) -> None:
         super().__init__(options, data)
         self.columns = data

@@ -20,7 +20,7 @@ from ..data import readers
 from ..data.classes import Classes, read_classes
 from ..data.corpus import Corpus
 from ..errors import InputError
-from ..identity import common_keys, first_rows
+from ..identity import common_keys, first_rows, letter_keys, most_common, text_groups
 from ..search.bm25 import Terms
 from ..ties import at_least, best
 from .base import FEWEST, Encodes, Evaluation, Mask, Progress, Report, Sample, Seen, check_apart, embed
@@ -248,16 +248,21 @@ class Fold:
 
 
 def distinct_texts(corpus: Corpus, classes: Classes) -> tuple[Rows, Rows, Rows, npt.NDArray[np.bool_]]:
-    """Returns the n rows with a label; ``(n,)`` the position of the text of each among the m texts with
-    different row keys (``cse.identity``), by the smallest hashes of their rows; ``(m,)`` the first row of each text;
-    and ``(m,)`` whether it is common."""
+    """Returns the n rows with a label; ``(n,)`` the position of the text of each among the m different texts, by the
+    smallest hashes of their rows; ``(m,)`` the first row of each text; and ``(m,)`` whether it is common. Texts with
+    the same row key or the same letters (``cse.identity``) are one text, so that none is judged by an encoder, or by a
+    classifier, that another one's label taught."""
     filled, keys, hashes = corpus.word_counts() > 0, corpus.row_keys(), corpus.hashes()
     rows = np.flatnonzero(classes.of_rows >= 0)
-    rows = rows[np.lexsort((hashes[rows], keys[rows]))]  # the rows of a text one after the other
     texts, first, text = np.unique(keys[rows], return_index=True, return_inverse=True)
+    groups = text_groups(texts, letter_keys(corpus.take(rows[first])))
+    order = np.lexsort((hashes[rows], groups[text]))  # the rows of a group one after the other
+    rows, text = rows[order], text[order]
+    _, first, group = np.unique(groups[text], return_index=True, return_inverse=True)
+    common = np.bincount(group) > most_common(int(filled.sum()))
+    common[group[np.isin(texts, common_keys(keys[filled], int(filled.sum())))[text]]] = True
     order = np.argsort(hashes[rows[first]], kind="stable")
-    common = np.isin(texts, common_keys(keys[filled], int(filled.sum())))
-    return rows, np.argsort(order)[text], rows[first[order]], common[order]
+    return rows, np.argsort(order)[group], rows[first[order]], common[order]
 
 
 def choose_folds(corpus: Corpus, classes: Classes, count: int | None) -> list[Fold]:

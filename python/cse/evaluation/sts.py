@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -207,18 +208,18 @@ class STS(Evaluation):
         return load_tasks(data, self.options.allow_partial)
 
     def known(self, seen: Seen) -> Mask:
-        """Returns which pairs have a sentence that was seen, if the scores are of a single set."""
-        if len(self.tasks) != 1:
-            return np.zeros(0, dtype=bool)
-        pairs = self.tasks[0][1]
-        return seen(pairs.left) | seen(pairs.right)
+        return np.concatenate([seen(pairs.left) | seen(pairs.right) for _, pairs in self.tasks])
 
     def only(self, kept: Mask) -> STS | None:
-        if not len(kept):
-            return self
-        ((task, pairs),) = self.tasks
-        rest = Pairs(pairs.gold[kept], *(list(compress(each, kept)) for each in (pairs.left, pairs.right)))
-        return STS(self.options, {task.title: rest}) if len(set(rest.gold)) > 1 else None
+        """Returns the evaluation of some pairs, without sets of which all scores are then equal."""
+        parts = np.split(kept, np.cumsum([len(pairs.gold) for _, pairs in self.tasks])[:-1])
+        rest = []
+        for (task, pairs), own in zip(self.tasks, parts, strict=True):
+            columns = (list(compress(each, own)) for each in (pairs.left, pairs.right))
+            rest.append((task, Pairs(pairs.gold[own], *columns)))
+        evaluation = copy(self)
+        evaluation.tasks = [(task, pairs) for task, pairs in rest if len(set(pairs.gold)) > 1]
+        return evaluation if evaluation.tasks else None
 
     def columns(self) -> list[list[str]]:
         return [column for _, pairs in self.tasks for column in (pairs.left, pairs.right)]

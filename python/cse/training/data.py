@@ -117,13 +117,16 @@ class TrainingData:
         keys, rows, classes = [each.row_keys() for each in self.columns], self.split.train, self.classes
         every = [*(each[rows] for each in keys), row_keys(selecting)]
         if classes is None:
-            paired = None if self.labelled is None else np.concatenate(every[:-1])
+            paired = [] if self.labelled is None else [text for each in self.columns for text in each.take(rows)]
             return Taught.by(np.concatenate(every), paired=paired)
         return Taught.by(np.concatenate(every), self.corpus.take(rows[classes.of_rows[rows] >= 0]), classes.column)
 
-    def fingerprints(self, index: str | None, others: dict[str, str], model: str = "") -> dict[str, Any]:
-        """Returns what ``check_same`` compares in a resumed run; ``others`` are from ``TextContext.depends_on``, and
-        ``model`` is a hash of the files of the base model."""
+    def fingerprints(
+        self, index: str | None, others: dict[str, str], model: str = "", evaluated: dict[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Returns what ``check_same`` compares in a resumed run; ``others`` are from ``TextContext.depends_on``,
+        ``model`` is a hash of the files of the base model, and ``evaluated`` are hashes of what the run is evaluated
+        on, by name."""
         files = [[file.xxh3, file.rows, file.column] for corpus in self.columns for file in corpus.files]
         return {
             "corpus": files,
@@ -131,14 +134,15 @@ class TrainingData:
             **({"files": others} if others else {}),
             **({"labels": self.labels} if self.labels else {}),
             **({"model": model} if model else {}),
+            **({"evaluated": evaluated} if evaluated else {}),
         }
 
 
 def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
     """Raises ``InputError`` if the fingerprints of a resumed run differ from those stored when it began."""
-    if "model" not in before:  # of an earlier version
-        now = {name: value for name, value in now.items() if name != "model"}
-    old, new = before.get("files", {}), now.get("files", {})
+    missing = {"model", "evaluated"} - before.keys()  # in runs of an earlier version
+    now = {name: value for name, value in now.items() if name not in missing}
+    old, new = ({**each.get("files", {}), **each.get("evaluated", {})} for each in (before, now))
     changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
     if before != now:
         same = before.get("labels") == now.get("labels")
@@ -176,6 +180,8 @@ def check_inputs(config: TrainConfig) -> None:
     check_device(config.device)
     check_source(config.corpus, config.pairs, config.tfidf)
     files = corpus_files(config.corpus, config.column)
+    if config.labels is not None and config.labels == config.column:
+        raise InputError(f"--labels {config.labels}: is the column of the texts; name the column of their labels")
     for file in files if config.labels is not None else []:
         if not isinstance(file, str):
             check_column(file.path, f"--labels {config.labels}", str(config.labels), config.max_line_bytes)

@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Any, TypedDict
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..data.corpus import Corpus
 from ..encoder.base import NotFinite
 from ..encoder.taught import Taught
 from ..errors import EqualVectors, InputError
-from ..evaluation.apart import Untaught, untaught, without
+from ..evaluation.apart import Untaught, judges_taught, untaught, without
 from ..evaluation.base import FEWEST, Encodes, Evaluation, Report, Sample
 from ..evaluation.labels import CrossFitted
 from ..evaluation.options import STSOptions
@@ -79,20 +80,19 @@ class Judge:
         halves = [STS(STSOptions(), {f"half of {Path(name).name}": pairs}) for name, pairs in sets]
         own = data.evaluations()
         held_out = [*halves, *own] if data.labelled else [*own, *halves]
+        judges = [untaught(each, {**earlier, "this run": taught}) for each in evaluated.judges.values()]
         # What is held out is not what teaches, or is judged by encoders that are trained without it.
-        judges = [
-            unselected(untaught(each, {**earlier, "this run": taught}), selecting) for each in evaluated.judges.values()
-        ]
         judges += [untaught(each, earlier if apart is None else apart) for each in held_out]
+        judges = [unselected(each, selecting) for each in judges]
         named = [*evaluated.judges, *("" for _ in held_out)]
         ordered = [each.evaluation for each in judges if each.evaluation is not None]
         suites = [name for name, each in zip(named, judges, strict=True) if each.evaluation is not None]
         unjudged = data.unjudged or next((each.fault for each in judges if each.fault), "")
-        ways = [f"--labels {name}" for name in data.likely] or [LABELS]
-        if data.labelled:
-            ways = []
+        ways = [f"--labels {quote(name)}" for name in data.likely] or [LABELS]
         if unjudged:
             ways = [MORE]
+        if data.labelled:
+            ways = []
         notes = list(dict.fromkeys(note for each in judges for note in each.notes))
         unknown = any(each.unknown for each in earlier.values())
         if against is not None:
@@ -168,7 +168,7 @@ class Judge:
             why = "the encoder before training was judged by other data, or not at all"
             return Verdict(NOT_JUDGED, why, [], notes)
         before = [replace(new, values=old.values) for old, new in zip(self.before, after, strict=True)]
-        undecided = [self.unknown and each.by_labels for each in self.evaluations]
+        undecided = [self.unknown and judges_taught(each) for each in self.evaluations]
         found = concluded(before, reports, notes, undecided)
         if found.word == CANNOT_TELL and selector.has_become_flat:
             return replace(found, word=WORSE, why=f"{found.why}, but the embeddings are nearly all equal")
@@ -180,7 +180,7 @@ def unselected(found: Untaught, selecting: Keys) -> Untaught:
     if found.evaluation is None or not len(selecting):
         return found
     rest, count, total = without(found.evaluation, lambda texts: np.isin(row_keys(texts), selecting))
-    said = f"{count:,} of the {total:,} examples of --judge do not judge, because they selected best/"
+    said = f"{count:,} of the {total:,} examples do not judge, because they selected best/"
     if rest is None:
         return Untaught(None, found.notes, said)
     return Untaught(rest, [*found.notes, *([said] if count else [])])

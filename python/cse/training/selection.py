@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._core import hash_bytes, hash_file
 from ..augment.base import Draws, Edit
 from ..encoder.base import NotFinite
 from ..encoder.trained import SentenceEncoder
@@ -30,6 +31,7 @@ from ..evaluation.base import FEWEST, Encodes, Evaluation, Pairs
 from ..evaluation.significance import sentence_clusters
 from ..evaluation.sts import Task, load_tasks, read_dev, score_pairs
 from ..identity import distinct
+from ..io import contents, dumps
 from ..options import options_of, parse_options
 from .data import TrainingData
 from .scoring import SAMPLE, Scorer, Vectors
@@ -187,6 +189,16 @@ class EvaluationData:
     def selecting(self) -> list[str]:
         """The texts whose scores select best/."""
         return [text for each in self.pairs.values() for text in (*each.left, *each.right)]
+
+    def fingerprints(self, settings: declared.Evaluation) -> dict[str, str]:
+        """Returns hashes of the development sets and of the files of ``judged_queries``, by name: a resumed run needs
+        the same, since it compares scores of examples."""
+        every = [*self.pairs.items(), *self.judging.items()]
+        scored = [[name, pairs.gold.tolist(), pairs.left, pairs.right] for name, pairs in every]
+        sets = {"--dev": hash_bytes(dumps(scored).encode())} if scored else {}
+        folder = Path(settings.judged_queries or "")
+        files = [folder / name for name in sorted(contents(folder))] if settings.judged_queries else []
+        return sets | {str(path): hash_file(str(path)) for path in files}
 
     def selector(
         self,

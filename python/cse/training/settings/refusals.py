@@ -54,6 +54,10 @@ RULES = (
     ),
     Rule("{incompatible}", (If("incompatible"),)),
     Rule(
+        "--loss teacher: with --learn, the run learns from the teacher before the labels; omit --loss",
+        (If("learn"), If("loss", (TEACHER,))),
+    ),
+    Rule(
         "--hard-negative-weight has no effect without --pairs; add that, or omit --hard-negative-weight",
         unless=(If("pairs"), If("hard_negative_weight", (1,))),
     ),
