@@ -300,7 +300,7 @@ def test_judged_texts_that_differ_from_trained_ones_only_in_accents_are_counted(
     assert "accents" not in prepare(config.replace(corpus=write_table(tmp_path / "one.csv", rows))).facts.get(
         "warning", ""
     )
-    twins = [(text.replace("e", "\u00e9", 1), "ab"[n % 2]) for n, text in enumerate(plain)]
+    twins = [(text.replace("e", "\u00e9", 1), "") for text in plain]  # with a label, they would be held out too
     few = write_table(tmp_path / "few.csv", [*rows[:60]])
     learned = prepare(config.replace(corpus=few, learn=True, folds=2, batch_size=4, name="learned"))
     assert "accents" not in learned.facts.get("warning", "")

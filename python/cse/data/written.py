@@ -7,6 +7,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -142,11 +143,46 @@ def _cell(value: Any) -> Any:
     return _text(value) if isinstance(value, bytes) else value
 
 
-def check_names(names: Sequence[str], output: str) -> None:
-    """Raises ``InputError`` if a .jsonl file would not keep all columns."""
-    if Path(output).suffix == ".jsonl" and len(set(names)) < len(names):
+def check_written(table: Table, output: str) -> None:
+    """Raises ``InputError`` if a .jsonl file would not keep all columns, or a .parquet file cannot hold them."""
+    names = table.names
+    if output.endswith(".jsonl") and len(set(names)) < len(names):
         name = next(name for name in names if names.count(name) > 1)
         raise InputError(f"-o {output}: the table has {names.count(name)} columns named {name!r}; rename all but one")
+    if output.endswith(".parquet"):
+        with _typing(output):
+            _schema(table)
+
+
+@contextmanager
+def _typing(output: str) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    # UnicodeError: bytes that are not UTF-8; OverflowError: an integer of more than 64 bits
+    except (pa.ArrowException, UnicodeError, OverflowError) as error:
+        why = f"a column cannot have one type of Parquet ({first_line(error)})"
+        raise InputError(f"-o {output}: {why}; write a .jsonl file") from None
+
+
+def _blocks(table: Table, schema: Any = None) -> Iterator[Any]:
+    import pyarrow as pa
+
+    rows = table.rows()
+    while block := list(islice(rows, BLOCK)):
+        columns = [list(column) for column in zip(*block, strict=True)]
+        yield pa.table(columns, schema=schema) if schema else pa.table(columns, names=table.names)
+
+
+def _schema(table: Table) -> Any:
+    """Returns the types of the columns of a table in a .parquet file."""
+    import pyarrow as pa
+
+    if table.schema is not None:
+        return table.schema
+    found = [each.schema for each in _blocks(table)] or [pa.schema([])]
+    return pa.unify_schemas(found, promote_options="permissive")
 
 
 def write(table: Table, output: str) -> int:
@@ -154,31 +190,18 @@ def write(table: Table, output: str) -> int:
     become text in a .parquet file; those of a .jsonl file must have one type."""
     if not output.endswith(".parquet"):
         return write_table(output, table.names, table.rows())
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     count = 0
 
-    def blocks(schema: Any = None) -> Iterator[Any]:
-        rows = table.rows()
-        while block := list(islice(rows, BLOCK)):
-            columns = [list(column) for column in zip(*block, strict=True)]
-            yield pa.table(columns, schema=schema) if schema else pa.table(columns, names=table.names)
-
     def to_file(file: BinaryIO) -> None:
         nonlocal count
-        try:
-            schema = table.schema or pa.unify_schemas(
-                [each.schema for each in blocks()] or [pa.schema([])], promote_options="permissive"
-            )
+        with _typing(output):
+            schema = _schema(table)
             with pq.ParquetWriter(file, schema) as writer:
-                for each in blocks(schema):
+                for each in _blocks(table, schema):
                     writer.write_table(each)
                     count += len(each)
-        # UnicodeError: bytes that are not UTF-8; OverflowError: an integer of more than 64 bits
-        except (pa.ArrowException, UnicodeError, OverflowError) as error:
-            why = f"a column cannot have one type of Parquet ({first_line(error)})"
-            raise InputError(f"-o {output}: {why}; write a .jsonl file") from None
 
     write_atomically(output, to_file)
     return count

@@ -158,10 +158,9 @@ def read_taught(run: Path) -> Taught | None:
 
 def run_of(model: str | Path) -> Path | None:
     """Returns the folder of the run that saved a model: this folder, or that of its best/, last/ or checkpoint."""
-    folder = Path(model).resolve()
-    above = [folder, folder.parent, *list(folder.parents)[2:3]]
-    if folder.name not in ("best", "last"):
-        above = above[:1]
+    above: list[Path] = []
+    for folder in (Path(model), Path(model).resolve()):  # a link, or the current folder
+        above += [folder, folder.parent, *list(folder.parents)[2:3]] if folder.name in ("best", "last") else [folder]
     runs = [each for each in above if (each / CONFIG).is_file() and (each / "best").is_dir()]
     return next((each for each in runs if (each / SEEN).is_file()), next(iter(runs), None))  # not a checkpoint
 

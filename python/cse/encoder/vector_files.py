@@ -124,12 +124,17 @@ def encoded_for(
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[npt.NDArray[np.float32]]:
     """Context manager that encodes a corpus as ``encode_to_file`` does, for a file ``output`` of another kind that is
-    written from the rows: they are in a file beside it, which is removed at the end unless an exception was raised, so
-    that a further call does not encode them again."""
+    written from the rows: they are in a file beside it, which stays if the call is interrupted or fails, so that a
+    further one does not encode them again, unless it was refused (``InputError``)."""
     part = Path(f"{output}.part")
     with _journal(encoder, corpus, Path(output), part, key) as journal:
         _encode(encoder, corpus, Path(output), part, journal, batch_size, progress)
-        yield np.load(part, mmap_mode="r")
+        try:
+            yield np.load(part, mmap_mode="r")
+        except InputError:
+            part.unlink()
+            journal.remove()
+            raise
         part.unlink()
         journal.remove()
 

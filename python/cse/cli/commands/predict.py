@@ -13,7 +13,7 @@ from annotated_types import Ge, Le
 
 from ...data import readers, tables
 from ...data.pairs import check_column
-from ...data.written import WRITTEN, Table, check_names, write
+from ...data.written import WRITTEN, Table, check_written, write
 from ...errors import InputError
 from ...options import Cache, Column, Device, EncodingErrors, MaxLineBytes, Opt, Precision, Seed, Threads
 from ...progress import counting
@@ -77,7 +77,8 @@ def predict_command(
     if os.path.exists(output) and os.path.samefile(output, path):
         raise InputError(f"-o {output}: is the table to read; name another file")
     shown = Table.open(path, max_line_bytes) if tables.is_table(path) else None
-    check_names(shown.names if shown else [], output)
+    if shown is not None:
+        check_written(shown, output)
     prefix = fitted.column if prefix is None else prefix
     if taken := {f"{prefix} {name}" for name in ADDED} & {*(shown.names if shown else [TEXT])}:
         raise InputError(
@@ -229,7 +230,7 @@ def draw_command(
         raise InputError(f"--labels {labels}: is the column of the texts; name the column for their labels")
     corpus = open_corpus([table], column, encoding_errors=encoding_errors, max_line_bytes=max_line_bytes)
     shown = Table.open(table, max_line_bytes) if tables.is_table(table) else lines_of(corpus)
-    check_names(shown.names, output)
+    check_written(shown, output)
     write(drawn_first(corpus, shown, rows, labels, seed), output)
     value = {"output": output, "rows": len(corpus), "drawn": rows, "labels": labels}
     printing.result(
