@@ -30,7 +30,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,7 @@ TABLE, TEST, MOST = 2000, 1200, 2000
 LABELS, SEEDS = (20, 100, 500), (0, 1, 2)
 MEANS = ("before", "after", "difference", "accuracy before", "accuracy after", "most frequent label")
 UNTUNED, TUNED = "teacher, then labels", "tuned teacher, then labels"
+PLAIN = f"{UNTUNED}, --loss-term none"
 FILE = Path(__file__).parent / "results" / "labels.json"
 SETFIT = """
 import json, sys, time
@@ -161,9 +162,11 @@ def trained(data: Data, taught: Numbers, labels: Numbers, seed: int, threads: in
     return encoder, {**seconds, **record}
 
 
-def taught_first(data: Data, count: int, seed: int, teacher: str, threads: int, tune: bool = False) -> dict[str, Any]:
+def taught_first(
+    data: Data, count: int, seed: int, teacher: str, threads: int, tune: bool = False, terms: Sequence[str] = ()
+) -> dict[str, Any]:
     """Trains on the table with ``--learn --teacher``; returns the scores before and after all runs. With ``tune``, as
-    with ``--tune-teacher``, and those of the teacher."""
+    with ``--tune-teacher``, and those of the teacher; with ``terms``, as with ``--loss-term``."""
     import cse
     from cse.evaluation.labels import predict
     from cse.training.callbacks import Callback
@@ -183,6 +186,7 @@ def taught_first(data: Data, count: int, seed: int, teacher: str, threads: int, 
 
     columns = {"corpus": str(data.table(rows, labels)), "column": "text", "labels": "label", "learn": True}
     settings = {"seed": seed, "threads": threads, "output": str(data.work), "device": data.device}
+    settings |= {"loss_terms": tuple(term for term in terms if term != "none")} if terms else {}
     config = cse.TrainConfig(
         **columns, **settings, model=data.model, teacher=teacher, tune_teacher=tune, name=f"{data.name}-{count}-{seed}"
     )
@@ -327,7 +331,7 @@ def report(stored: dict[str, Any]) -> Iterator[str]:
                 f"{name}, permuted labels: {len(found)} runs, {better} better; best/ is the base in {base}; in the "
                 f"others, the score without labels falls by at most {lost:.1f} points"
             )
-    for kind, name, count in product((UNTUNED, TUNED), SETS, LABELS):
+    for kind, name, count in product((UNTUNED, PLAIN, TUNED), SETS, LABELS):
         taught = stored.get(kind, {})
         if found := [record for key, record in taught.items() if key.startswith(f"{name}/{count}/")]:
             values = [float(np.mean([each[what] for each in found])) for what in ("before", "after", "difference")]
@@ -353,6 +357,7 @@ def main() -> None:
     parser.add_argument("--setfit")
     parser.add_argument("--teacher")
     parser.add_argument("--tuned", action="store_true")
+    parser.add_argument("--loss-term", nargs="*", default=[])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--model", default="minilm")
@@ -374,9 +379,15 @@ def main() -> None:
     if options.setfit:
         jobs = [("setfit", f"{name}/{LABELS[1]}", setfit, (LABELS[1], options.setfit, threads)) for name in sets]
     elif options.teacher:
-        kind = TUNED if options.tuned else UNTUNED
+        how = (threads, options.tuned, options.loss_term)
+        kind = TUNED if options.tuned else ", --loss-term ".join([UNTUNED, *options.loss_term])
         jobs = [
-            (kind, f"{name}/{count}/{seed}", taught_first, (count, seed, options.teacher, threads, options.tuned))
+            (
+                kind,
+                f"{name}/{count}/{seed}",
+                taught_first,
+                (count, seed, options.teacher, *how),
+            )
             for seed, count, name in product(options.seeds, options.labels or [LABELS[1]], sets)
         ]
     elif options.permuted:
