@@ -563,7 +563,7 @@ def test_labels_below_the_least_confidence_are_left_empty(run):
     least = float(np.median(confidence))
     shown = command("predict", "runs/run", "-o", "some.csv", "--min-confidence", least)
     left_out = sum(row["label source"] == "" for row in read("some.csv"))
-    assert f"{left_out} of them are below {least:g}, and have no label" in shown.stdout
+    assert f"{left_out} predicted rows are below {least:g}, and get no label" in shown.stdout
     for row, some in zip(read("all.csv"), read("some.csv"), strict=True):
         if row["label source"] == "predicted":
             kept = float(row["label confidence"]) > least - 1e-4

@@ -187,7 +187,7 @@ def lines(summary: dict[str, Any], found: Labelling, least: float) -> list[str]:
             line += f"; {right}"
         said.append(line)
     if least:
-        said.append(f"{summary['below']:,} of them are below {least:g}, and have no label")
+        said.append(f"{summary['below']:,} predicted rows are below {least:g}, and get no label")
     if promised:
         said.append(
             f"all predicted rows: accuracy {share(summary['accuracy'])}, mean recall {share(summary['mean_recall'])} "
