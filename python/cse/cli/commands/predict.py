@@ -109,8 +109,8 @@ def predict_command(
             found.test(encoder, more)
         write(labelled_table(shown or lines_of(corpus), found, prefix, least), output)
         summary = {"output": output, "column": fitted.column, **found.summary(least)}
-        summary["seconds"] = round(time.perf_counter() - began, 2)
-        printing.result(summary, as_json, lines(summary, found, least))
+    summary["seconds"] = round(time.perf_counter() - began, 2)
+    printing.result(summary, as_json, lines(summary, found, least))
 
 
 def _table_of(model: str, table: str | None, column: str | None, run: Path | None) -> tuple[str, str | None]:
