@@ -5,7 +5,8 @@
                             [--device cuda] [--model minilm]
     python benches/labels.py DATA --work DIR --permuted 0 20 [--only SET ...]
     python benches/labels.py DATA --work DIR --setfit PYTHON [--only SET ...]
-    python benches/labels.py DATA --work DIR --teacher MODEL [--tuned] [--only SET ...] [--labels N ...] [--seeds N ...]
+    python benches/labels.py DATA --work DIR --teacher MODEL [--tuned] [--loss-term NAME] [--only SET ...]
+                            [--labels N ...] [--seeds N ...]
 
 DATA holds corpora/ and transfer/, as for ``verdict.py``. Of each set, 2,000 rows are a table in which N rows, drawn by
 the seed, have a label, and 1,200 others are the test. The model is trained on the table. The classifier of the verdict
@@ -16,9 +17,8 @@ the labels of 100 rows are permuted, by each of the seeds from the first to the 
 is fitted to the true ones. With --setfit, the Python of another environment trains SetFit, with its defaults, on the
 same 100 rows. With --teacher, the model learns from MODEL on all rows of the table before it learns the labels, by
 default those of 100 rows (``--learn --teacher``); with --tuned, MODEL itself learns these labels before it teaches
-(``--tune-teacher``); results marked ``"loss terms": "none"`` are with ``--loss-term none``. The score without labels is
-the MRR by which --learn is guarded, of the same sentences. A cell is stored when it is finished, so that an interrupted
-program continues.
+(``--tune-teacher``); --loss-term is that option of the command. The score without labels is the MRR by which --learn is
+guarded, of the same sentences. A cell is stored when it is finished, so that an interrupted program continues.
 """
 
 from __future__ import annotations
