@@ -146,7 +146,7 @@ FAULTS = [
     ("t.csv", b"text,b\nx,y\nx,y,z\n", "text", "has 3 fields, but the first line names 2 columns"),
     ("t.csv", b"", "text", "its columns are: none, it has no record"),
     ("t.csv", b"text\nfine\nbad \xff byte\n", "text", "row 2 of column text"),
-    ("t.csv", b"caf\xe9,b\nhello,x\n", "b", "check its form"),
+    ("t.csv", b"caf\xe9,b\nhello,x\n", "b", "the names of its columns are not UTF-8; convert it"),
     ("t.csv", b"a,a\nhello,x\n", "a", "2 columns named 'a'"),
     ("t.csv", b"a,b\nok row,1\n\ncaf\xe9 is bad,2\n", "a", "row 2 of column a is not valid UTF-8"),
     ("t.csv", b"a,b\n", "a", "contains no rows"),
