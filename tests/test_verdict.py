@@ -659,6 +659,17 @@ def test_held_out_pairs_judge_a_run_on_pairs(base, sample_rows, tmp_path):
     assert shared.verdict["word"] == "not judged"  # the positive of the held-out rows is trained on
 
 
+def test_held_out_pairs_do_not_judge_if_pairs_of_their_letters_teach(base, sample_rows, tmp_path):
+    rows = [(sample_rows[number], sample_rows[number + 1000]) for number in range(400)]
+    bare = [tuple(re.sub(r"[^\w ]", "", text).lower() for text in pair) for pair in rows]
+    both = write_table(tmp_path / "both.csv", [*rows, *bare], ("anchor", "positive"))
+    run = prepare(base.replace(pairs=both))
+    judging = [text for each in run.judge.evaluations for text in each.columns[0]]
+    trained = {re.sub(r"[^\w]", "", text).lower() for text in run.batches.corpus.take(run.batches.order.rows)}
+    assert not {re.sub(r"[^\w]", "", text).lower() for text in judging} & trained
+    assert any("this run learned pairs of" in note for note in [*run.judge.notes, run.judge.unjudged])
+
+
 def test_held_out_pairs_that_taught_the_base_do_not_judge(base, sample_rows, tmp_path):
     rows = [(sample_rows[number], sample_rows[number + 1000]) for number in range(400)]
     path = write_table(tmp_path / "pairs.csv", rows, ("anchor", "positive"))

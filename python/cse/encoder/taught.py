@@ -78,6 +78,15 @@ class Taught:
         """Returns what taught an encoder that this and, before it, its base and its teachers taught."""
         return replace(together([self, *earlier]), own=self.own)
 
+    def described(self) -> list[str]:
+        """Returns sentences about ``columns``."""
+        return [
+            f"Pairs of {count:,} texts taught it."
+            if name == PAIRS
+            else f"Labels of {count:,} texts taught it (column {name})."
+            for name, count in self.columns
+        ]
+
     def has_seen(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
         """Returns for each text whether the encoder was trained on it, with its label or without."""
         return np.isin(row_keys(texts), self.texts)

@@ -39,7 +39,7 @@ class Untaught:
     """Why nothing is left."""
 
 
-def judges_taught(evaluation: Evaluation) -> bool:
+def can_have_taught(evaluation: Evaluation) -> bool:
     """Returns whether an evaluation judges by what may also have taught: labels or pairs."""
     return evaluation.by_labels or evaluation.by_pairs
 
@@ -47,7 +47,7 @@ def judges_taught(evaluation: Evaluation) -> bool:
 def untaught(evaluation: Evaluation, taught: Mapping[str, Taught]) -> Untaught:
     """Returns a judge by labels or pairs without the examples that taught one of the encoders, by name; other
     evaluations are returned as they are."""
-    if not judges_taught(evaluation):
+    if not can_have_taught(evaluation):
         return Untaught(evaluation)
     kind = "rows" if evaluation.by_labels else "pairs that judge"
     notes = [f"{name}: {NOT_KNOWN}" for name, each in taught.items() if each.unknown]

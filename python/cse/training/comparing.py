@@ -11,7 +11,7 @@ import numpy as np
 
 from ..encoder.taught import Taught
 from ..errors import InputError
-from ..evaluation.apart import judges_taught, untaught, without
+from ..evaluation.apart import can_have_taught, untaught, without
 from ..evaluation.base import Encodes, Evaluation
 from ..evaluation.kept import read_judges
 from ..evaluation.verdict import Verdict
@@ -76,4 +76,4 @@ def compare_runs(
         )
     before, after = ([evaluation(load(name)) for evaluation in evaluations] for name in (first, second))
     unknown = any(each.unknown for each in taught.values())
-    return concluded(samples_of(before), after, notes, [unknown and judges_taught(each) for each in evaluations])
+    return concluded(samples_of(before), after, notes, [unknown and can_have_taught(each) for each in evaluations])

@@ -18,7 +18,7 @@ from ..data.corpus import Corpus
 from ..encoder.base import NotFinite
 from ..encoder.taught import Taught
 from ..errors import EqualVectors, InputError
-from ..evaluation.apart import Untaught, judges_taught, untaught, without
+from ..evaluation.apart import Untaught, can_have_taught, untaught, without
 from ..evaluation.base import FEWEST, Encodes, Evaluation, Report, Sample
 from ..evaluation.labels import CrossFitted
 from ..evaluation.options import STSOptions
@@ -81,8 +81,10 @@ class Judge:
         own = data.evaluations()
         held_out = [*halves, *own] if data.labelled else [*own, *halves]
         judges = [untaught(each, {**earlier, "this run": taught}) for each in evaluated.judges.values()]
-        # What is held out is not what teaches, or is judged by encoders that are trained without it.
-        judges += [untaught(each, earlier if apart is None else apart) for each in held_out]
+        # What is held out is not what teaches, or is judged by encoders that are trained without it; but pairs may have
+        # the letters of pairs that teach.
+        others = earlier if apart is None else apart
+        judges += [untaught(each, {**others, "this run": taught} if each.by_pairs else others) for each in held_out]
         judges = [unselected(each, selecting) for each in judges]
         named = [*evaluated.judges, *("" for _ in held_out)]
         ordered = [each.evaluation for each in judges if each.evaluation is not None]
@@ -168,7 +170,7 @@ class Judge:
             why = "the encoder before training was judged by other data, or not at all"
             return Verdict(NOT_JUDGED, why, [], notes)
         before = [replace(new, values=old.values) for old, new in zip(self.before, after, strict=True)]
-        undecided = [self.unknown and judges_taught(each) for each in self.evaluations]
+        undecided = [self.unknown and can_have_taught(each) for each in self.evaluations]
         found = concluded(before, reports, notes, undecided)
         if found.word == CANNOT_TELL and selector.has_become_flat:
             return replace(found, word=WORSE, why=f"{found.why}, but the embeddings are nearly all equal")

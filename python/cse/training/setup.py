@@ -21,7 +21,7 @@ from ..context import ModelContext, TextContext
 from ..encoder import prompts
 from ..encoder.device import describe_device, pick_device, pick_precision, set_threads
 from ..encoder.resolve import Source, find_model, hashed_files
-from ..encoder.taught import PAIRS, declare
+from ..encoder.taught import declare
 from ..encoder.trained import SentenceEncoder, check_mask, load_encoder
 from ..errors import InputError, for_markdown
 from ..evaluation.kept import sources_of
@@ -244,9 +244,7 @@ def describe(
         **({"prompt": rows.prompts.describe()} if rows.prompts.anchor or rows.prompts.document else {}),
     }
     made = f"Synthetic negatives: {'; '.join(synthetic)}." if synthetic else "No synthetic negatives."
-    taught = (("Pairs" if name == PAIRS else "Labels", count, name) for name, count in run.taught.columns)
-    labels = "".join(f" {what} of {count:,} texts taught it (column {name})." for what, count, name in taught)
-    labels = labels.replace(f" (column {PAIRS})", "")
+    labels = "".join(f" {what}" for what in run.taught.described())
     card = for_markdown(public_text(settings, f"Loss: {facts['loss']}. Positives: {name}. {made}{labels}"))
     public = {"config": public_toml(settings), "methods": card}
     return facts, {"model": model.model, "seed": settings.output.seed, **public}
