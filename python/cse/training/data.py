@@ -103,23 +103,28 @@ class TrainingData:
         if self.labelled is None or len(self.split.held_out) < FEWEST:
             return []
         rows, keys = self.split.held_out, [corpus.row_keys() for corpus in self.labelled.corpora]
-        usable = self.labelled.usable or [np.ones(len(self.corpus), dtype=bool)] * len(keys[2:])
-        trained = [key[self.split.train] for key in keys[:2]]
-        trained += [key[self.split.train][used[self.split.train]] for key, used in zip(keys[2:], usable, strict=True)]
-        rows = rows[~np.isin(np.stack([key[rows] for key in keys[:2]]), np.concatenate(trained)).any(0)]
+        trained = np.concatenate([key[used] for key, used in zip(keys, self.trained_rows(), strict=True)])
+        rows = rows[~np.isin(np.stack([key[rows] for key in keys[:2]]), trained).any(0)]
         for column in keys[:2]:
             rows = rows[first_rows(column[rows])]
         anchors, positives = (corpus.take(rows) for corpus in self.labelled.corpora[:2])
         return [PairSearch(NoOptions(), (anchors, positives))] if len(rows) >= FEWEST else []
 
+    def trained_rows(self) -> list[npt.NDArray[np.int64]]:
+        """Returns for each column the rows whose text is trained on: without hard negatives that are not used."""
+        rows = self.split.train
+        usable = [] if self.labelled is None else self.labelled.usable or []
+        return [rows] * (len(self.columns) - len(usable)) + [rows[used[rows]] for used in usable]
+
     def taught(self, selecting: Sequence[str]) -> Taught:
         """Returns what the encoder is taught: the texts that are trained on and those by which best/ is selected."""
-        keys, rows, classes = [each.row_keys() for each in self.columns], self.split.train, self.classes
-        every = [*(each[rows] for each in keys), row_keys(selecting)]
-        if classes is None:
-            paired = [] if self.labelled is None else [text for each in self.columns for text in each.take(rows)]
-            return Taught.by(np.concatenate(every), paired=paired)
-        return Taught.by(np.concatenate(every), self.corpus.take(rows[classes.of_rows[rows] >= 0]), classes.column)
+        columns = [*zip(self.columns, self.trained_rows(), strict=True)]
+        texts = np.concatenate([*(each.row_keys()[rows] for each, rows in columns), row_keys(selecting)])
+        if (classes := self.classes) is not None:
+            rows = self.split.train
+            return Taught.by(texts, self.corpus.take(rows[classes.of_rows[rows] >= 0]), classes.column)
+        paired = [] if self.labelled is None else [text for each, rows in columns for text in each.take(rows)]
+        return Taught.by(texts, paired=paired)
 
     def fingerprints(
         self, index: str | None, others: dict[str, str], model: str = "", evaluated: dict[str, str] | None = None
