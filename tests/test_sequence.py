@@ -50,7 +50,9 @@ def test_the_teacher_comes_first_and_the_verdict_compares_with_the_encoder_befor
     result = train(config)
     assert [name for name, model in opened if model == base] == ["both"]
     first = "runs/both-teacher/best"
-    assert made == [("both-teacher", False, base), ("both", True, first), ("1", True, first), ("2", True, first)]
+    checked, *trained = made
+    assert checked == ("both", True, base)  # before anything is trained
+    assert trained == [("both-teacher", False, base), ("both", True, first), ("1", True, first), ("2", True, first)]
     stored = TrainConfig.from_toml("runs/both/config.toml")
     assert stored.against == base
     assert "teacher" not in stored.all_terms
@@ -116,6 +118,84 @@ def test_a_first_run_that_is_stopped_says_to_repeat_the_command(config):
     assert train(config, stops).folder.name == "both"
 
 
+class Records(Callback):
+    """Keeps what is said, and stops at a phase."""
+
+    def __init__(self, stop=""):
+        self.said, self.why, self.stop = [], [], stop
+
+    def on_status(self, text):
+        self.said.append(text)
+        if self.stop and text.startswith(self.stop):
+            raise KeyboardInterrupt
+
+    def on_interrupt(self, why):
+        self.why.append(why)
+
+
+def test_what_would_refuse_the_second_run_is_said_before_the_first_is_trained(config, tmp_path):
+    (tmp_path / "runs/both").mkdir(parents=True)
+    (tmp_path / "runs/both/notes.txt").write_text("mine")
+    rows = [(f"sentence number {row}", "same") for row in range(100)]
+    for changes, why in (
+        ({}, "runs/both exists; choose another name or remove it"),
+        ({"name": "one", "corpus": write_table(tmp_path / "one.csv", rows)}, "at least two labels"),
+    ):
+        with pytest.raises(InputError, match=why):
+            train(config.replace(**changes))
+        assert [path.name for path in (tmp_path / "runs").iterdir()] == ["both"]
+
+
+def test_each_run_is_announced_with_what_follows_it(config):
+    records = Records()
+    train(config, records)
+    said = [text for text in records.said if text.startswith("run ")]
+    assert said == [
+        "run 1 of 2: learning from the teacher, in runs/both-teacher; then 3 steps with the labels; these again for "
+        "each of the 2 encoders that judge",
+        "run 2 of 2: learning the labels, in runs/both",
+    ]
+    assert sequence.to_come(80, 0, True) == "; then learning from it, and 80 steps with the labels"
+    assert "; all of it again for each of the 5 encoders" in sequence.to_come(80, 5, True)
+
+
+def test_an_interruption_between_the_steps_says_how_to_go_on(config):
+    """While a run is prepared or judged; an encoder of a fold names the run that it judges."""
+    records = Records("run 2 of 2")
+    with pytest.raises(KeyboardInterrupt):
+        train(config, records)
+    records = Records("evaluating best/")
+    with pytest.raises(Interrupted):
+        train(config, records)
+    assert records.why == [
+        "stopped before the verdict; runs/both/best holds the encoder; resume with: cse train --resume runs/both"
+    ]
+
+
+def test_a_command_without_a_name_names_the_run_that_was_interrupted(config):
+    unnamed = config.replace(name=None)
+    with pytest.raises(Interrupted):
+        train(unnamed, Records("evaluating best/"))
+    (first,) = (path.name for path in Path("runs").iterdir() if not path.name.endswith("-teacher"))
+    with pytest.raises(InputError, match=f"runs/{first}: this run was interrupted; go on with cse train --resume"):
+        train(unnamed)
+    assert train(unnamed.replace(folds=0, max_steps=2)).folder.name == f"{first}-2"  # another run
+    train(resumed_config(f"runs/{first}"), resume=f"runs/{first}")
+    assert train(unnamed).folder.name == f"{first}-3"
+
+
+def test_a_table_that_has_changed_since_the_first_run_is_named(config, tmp_path):
+    train(config)
+    shutil.rmtree("runs/both")
+    with open(tmp_path / "t.csv", "a", encoding="utf8") as file:
+        file.write("one more sentence,a\n")
+    why = (
+        "runs/both-teacher: the corpus or the index has changed since the run began; restore it, or remove this folder"
+    )
+    with pytest.raises(InputError, match=why):
+        train(config)
+
+
 def test_only_labels_with_a_teacher_are_two_runs(config):
     assert sequence.is_sequence(config)
     assert not sequence.is_sequence(config.replace(learn=False, folds=None))
@@ -140,10 +220,12 @@ def tuned(config, monkeypatch):
     of each run that was prepared."""
     made, create = [], loop.prepare
 
-    def noted(given, world, folder, progress, texts, labels, left_out, judging):
-        run = create(given, world, folder, progress, texts, labels, left_out, judging)
-        rows = None if left_out is None else tuple(left_out.tolist())
-        made.append((run, str(given.name), rows, judging))
+    def noted(given, world, folder, progress, texts, labels, *apart):
+        run = create(given, world, folder, progress, texts, labels, *apart)
+        if apart:  # not the check before the first run
+            left_out, judging = apart
+            rows = None if left_out is None else tuple(left_out.tolist())
+            made.append((run, str(given.name), rows, judging))
         return run
 
     monkeypatch.setattr(loop, "prepare", noted)

@@ -165,7 +165,7 @@ class ProgressCallback(Callback):
 
     def on_train_begin(self, run: Run) -> None:
         """Prints a description of the run, then the texts of one or all examples, each cut off at 120 characters."""
-        self._further, self._again = run.judge.further, run.again
+        self._further, self._again, self._training = run.judge.further, run.again, False
         for line in header(run.facts, self.verbose):
             self.display.print(line)
         for examples in by_sentence(run.examples)[: None if self.verbose else 1]:
@@ -219,6 +219,7 @@ class ProgressCallback(Callback):
         from ..evaluation.verdict import lines
 
         self.close()
+        self._training = False
         for note in (*result.notes, *lines(result.verdict)):
             self.display.print(note)
         self.display.print(f"{result.folder / 'best'}")

@@ -143,7 +143,7 @@ class TrainingData:
         }
 
 
-def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
+def check_same(before: dict[str, Any], now: dict[str, Any], where: str, remedy: str = "start a new run") -> None:
     """Raises ``InputError`` if the fingerprints of a resumed run differ from those stored when it began."""
     missing = {"model", "evaluated"} - before.keys()  # in runs of an earlier version
     now = {name: value for name, value in now.items() if name not in missing}
@@ -154,7 +154,7 @@ def check_same(before: dict[str, Any], now: dict[str, Any], where: str) -> None:
         base = before.get("model") == now.get("model")
         what = "the corpus or the index" if same else "the column of labels"
         what = changed[0] if changed else what if base else "the base model"
-        raise InputError(f"{where}: {what} has changed since the run began; restore it, or start a new run")
+        raise InputError(f"{where}: {what} has changed since the run began; restore it, or {remedy}")
 
 
 def has_index(folder: str | Path) -> bool:

@@ -42,6 +42,7 @@ from .watching import MetricBuffer, SlowSteps, failures
 # By default, shorter runs are not recorded: they would save about a second, and the graphs reserve memory besides
 # the memory of the eager steps before them.
 WORTH_RECORDING = 50
+GO_ON = "to go on with this run and those after it, repeat the command"
 
 
 @for_python
@@ -107,16 +108,51 @@ def train(
         connected(config.device) as world,
         closing(Callbacks(watching) if world.is_main else Callback()) as shown,
     ):
-        if resume is None and sequence.is_sequence(config):
+        if resume is not None or not sequence.is_sequence(config):
+            sequence.check(config)
+            return trained(config, world, shown, None if resume is None else Path(resume), rows, known)
+        return in_sequence(config, world, shown, rows, known)
 
-            def first(given: TrainConfig, folder: Path | None) -> object:
-                what = "the teacher learns the labels" if given.learn else "learning from the teacher"
-                shown.on_status(f"{what} in {given.output}/{given.name}, then from the labels")
-                return trained(given, world, shown, folder, rows, known if given.learn else None, judging=False)
 
-            config = sequence.taught(config, world, first)
-        sequence.check(config)
-        return trained(config, world, shown, None if resume is None else Path(resume), rows, known)
+def in_sequence(
+    config: TrainConfig, world: World, shown: Callback, texts: Sequence[str] | None, labels: Sequence[Any] | None
+) -> RunResult:
+    """Trains the runs of ``--learn --teacher``, one after the other; see ``sequence``."""
+    count, to_come = 3 if config.tune_teacher else 2, ""
+
+    def check(given: TrainConfig) -> None:
+        nonlocal to_come
+        run = prepare(given, world, None, shown.on_progress, texts, labels)
+        to_come = sequence.to_come(len(run.batches), run.judge.further, config.tune_teacher)
+
+    def first(given: TrainConfig, folder: Path | None) -> None:
+        number = 1 if given.learn or not config.tune_teacher else 2
+        what = "the teacher learns the labels" if given.learn else "learning from the teacher"
+        shown.on_status(
+            f"run {number} of {count}: {what}, in {given.output}/{given.name}{to_come if number == 1 else ''}"
+        )
+        with explained(shown, GO_ON):
+            trained(given, world, shown, folder, texts, labels if given.learn else None, judging=False)
+
+    config = sequence.taught(config, world, first, check)
+    sequence.check(config)
+    folder = Path(config.output) / str(config.name)
+    shown.on_status(f"run {count} of {count}: learning the labels, in {folder}")
+    with explained(shown, lambda: "" if (folder / "result.json").is_file() else GO_ON):
+        return trained(config, world, shown, None, texts, labels)
+
+
+@contextmanager
+def explained(shown: Callback, how: str | Callable[[], str]) -> Iterator[None]:
+    """Says how to go on if a signal arrives outside the steps, which say it themselves."""
+    try:
+        yield
+    except Interrupted:
+        raise
+    except KeyboardInterrupt as error:
+        if text := how if isinstance(how, str) else how():
+            shown.on_interrupt(text)
+        raise Interrupted(128 + signal.SIGINT) from error
 
 
 def _without(table: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -176,10 +212,13 @@ def trained(
                 raise InputError(
                     f"--max-steps: {len(run.batches)} is less than the {checkpoint.step} steps already done; raise it"
                 )
-            check_same(checkpoint.state["data"], run.data, f"--resume {resume}")
+            where, remedy = f"--resume {resume}", "start a new run"
+            if not judging:
+                where, remedy = str(checkpoint.run), "remove this folder, or give the command another --name"
+            check_same(checkpoint.state["data"], run.data, where, remedy)
             outputs.load_state(checkpoint, run, world.rank)
             trainer = Trainer(run, world, shown, checkpoint, first=not judging)
-        with trainer.trained():
+        with trainer.trained(), explained(shown, lambda: folds.stopped(run.folder) if judging else GO_ON):
             return trainer.result(lambda judge: folds.judged_by_fold(judge, run.labelled, run.folder, without, shown))
 
 
@@ -299,7 +338,7 @@ class Trainer:
 
     def how_to_resume(self, folder: Path) -> str:
         if self.first:
-            return "to go on with this run and those after it, repeat the command"
+            return GO_ON
         return f"resume with: {resuming(folder)}"
 
     def is_due(self, every: int) -> bool:

@@ -13,6 +13,7 @@ teacher.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,12 @@ from ..encoder.taught import run_of
 from ..errors import InputError
 from ..io import read_json
 from ..losses import TEACHER
-from .folder.find import CONFIG, list_checkpoints
-from .folder.outputs import choose_folder
+from .folder.find import CONFIG, list_checkpoints, resuming
+from .folder.outputs import choose_folder, numbered_folders
 from .folder.stored import resumed_config
 from .inputs import models_of
 from .settings.given import TrainConfig
-from .settings.resolve import resolve, with_preset
+from .settings.resolve import Resolved, resolve, with_preset
 from .step.ranks import World
 
 TABLE = ("corpus", "column", "encoding_errors", "max_line_bytes", "keep_duplicates")
@@ -43,6 +44,16 @@ GUARD = {"most_lost": 1.0}
 
 Train = Callable[[TrainConfig, "Path | None"], object]
 """Trains a run that is not judged, or resumes the one in a folder."""
+Check = Callable[[TrainConfig], object]
+"""Raises ``InputError`` if a run with this configuration cannot begin."""
+
+
+def to_come(steps: int, further: int, tune: bool) -> str:
+    """Returns what follows the first run, given the steps of the last one and how many encoders judge it, as text."""
+    text = f"; then {'learning from it, and ' if tune else ''}{steps:,} steps with the labels"
+    if not further:
+        return text
+    return f"{text}; {'all of it' if tune else 'these'} again for each of the {further} encoders that judge"
 
 
 def is_sequence(config: TrainConfig) -> bool:
@@ -50,8 +61,12 @@ def is_sequence(config: TrainConfig) -> bool:
     return config.learn and TEACHER in config.all_terms
 
 
-def taught(config: TrainConfig, world: World, train: Train) -> TrainConfig:
-    """Trains the first run, unless an earlier call has done so, and returns the configuration of the second."""
+def taught(config: TrainConfig, world: World, train: Train, check: Check = lambda _: None) -> TrainConfig:
+    """Trains the first run, unless an earlier call has done so, and returns the configuration of the second.
+
+    ``check`` is called before it with the configuration that the second would have without the first, since training
+    may take long.
+    """
     model = str(with_preset(config).model)
     options = {name: table for name, table in config.options.items() if name != TEACHER}
     terms = {
@@ -63,7 +78,8 @@ def taught(config: TrainConfig, world: World, train: Train) -> TrainConfig:
     name = second.name
     if name is None:
         settings = resolve(second, find_model)
-        name = Path(world.agreed(lambda: str(choose_folder(settings)))).name
+        name = Path(world.agreed(lambda: str(_unnamed(settings, second)))).name
+    check(second.replace(name=name, against=second.against or model, tune_teacher=False))
     shared = {key: value for key, value in config.values().items() if key in SHARED}
     teaching = {**GUARD, **config.options.get(TEACHER, {})}
     if config.tune_teacher:
@@ -74,6 +90,23 @@ def taught(config: TrainConfig, world: World, train: Train) -> TrainConfig:
     begun = {"model": model, "name": f"{name}{SUFFIX}", "more_loss_terms": (TEACHER,), "options": {TEACHER: teaching}}
     best = _once(TrainConfig(**{**shared, **begun}), train)
     return second.replace(model=best, name=name, against=second.against or model)
+
+
+def _unnamed(settings: Resolved, second: TrainConfig) -> Path:
+    """Returns the folder of a second run that was given no name; raises ``InputError`` if the one before it is the same
+    run, not finished."""
+    used = [*takewhile(Path.exists, numbered_folders(settings))]
+    last = used[-1] if used and list_checkpoints(used[-1]) else None
+    apart = ("model", "against")  # what the first run determines
+
+    def known(config: TrainConfig) -> dict[str, Any]:
+        return {key: value for key, value in _compared(config).items() if key not in apart}
+
+    if last is not None and not (last / "result.json").is_file() and known(_given(last)) == known(second):
+        raise InputError(
+            f"{last}: this run was interrupted; go on with {resuming(last)}, or give another run a --name of its own"
+        )
+    return choose_folder(settings)
 
 
 def _once(config: TrainConfig, train: Train) -> str:
@@ -125,15 +158,21 @@ def seconds_before(config: TrainConfig) -> float:
 def _before(config: TrainConfig) -> tuple[Path, Path]:
     """Returns the folders of the runs before one that has ``tune_teacher``: that which taught the teacher the labels,
     and that which learned from it."""
-    first = run_of(str(config.model))
-    teacher = None if first is None else _given(first).options.get(TEACHER, {}).get("model")
-    tuned = None if teacher is None else run_of(str(teacher))
-    if first is None or tuned is None or not _given(tuned).learn:
+    model = str(config.model)
+    first = run_of(model)
+    teacher = model if first is None else str(_given(first).options.get(TEACHER, {}).get("model"))
+    tuned = None if first is None else run_of(teacher)
+    if first is not None and tuned is not None and _given(tuned).learn:
+        return tuned, first
+    if Path(teacher).parent.name.endswith((SUFFIX, TUNED)) and not Path(teacher).exists():
         raise InputError(
-            f"--tune-teacher: {config.model} has not learned from a teacher that learned labels; name the teacher with "
-            "--teacher MODEL, or omit --tune-teacher"
+            f"{teacher}: is gone, so that it cannot be trained anew for each fold; restore the folder of this run, or "
+            "train all runs again with another --name"
         )
-    return tuned, first
+    raise InputError(
+        f"--tune-teacher: {config.model} has not learned from a teacher that learned labels; name the teacher with "
+        "--teacher MODEL, or omit --tune-teacher"
+    )
 
 
 def check(config: TrainConfig) -> None:

@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
@@ -67,14 +68,18 @@ def named_folder(output: Output) -> Path:
 
 def choose_folder(settings: Resolved) -> Path:
     """Returns the folder of a new run; raises ``InputError`` for a name that is invalid or in use."""
-    output, number = settings.output, 1
-    if output.name is not None:
-        return named_folder(output)
+    if settings.output.name is not None:
+        return named_folder(settings.output)
+    return next(folder for folder in numbered_folders(settings) if not folder.exists())
+
+
+def numbered_folders(settings: Resolved) -> Iterator[Path]:
+    """Yields the folders of runs with these settings that were given no name, in the order in which they are used."""
+    output = settings.output
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(settings.model.model).name) or "model"
     stem = "-".join([stem, settings.loss.loss, *settings.methods.negatives, f"seed{output.seed}"])
-    while (folder := Path(output.output) / (stem if number == 1 else f"{stem}-{number}")).exists():
-        number += 1
-    return folder
+    for number in count(1):
+        yield Path(output.output) / (stem if number == 1 else f"{stem}-{number}")
 
 
 @contextmanager
