@@ -409,6 +409,8 @@ def test_no_table_is_written_over_what_is_labelled_by_hand(run, pile):
     assert "is the table to read" in refused("predict", "runs/run", pile, "-o", pile)
     assert command("draw", pile, "--column", "text", "-o", "some.csv").exit_code == 0
     assert "may be filled in already" in refused("draw", pile, "--column", "text", "-o", "some.csv")
+    Path("corrected.csv").write_text("text,label,label predicted\n", encoding="utf8")
+    assert "may be filled in already" in refused("predict", "runs/run", "-o", "corrected.csv")
     assert Path(pile).read_bytes() == before
     assert "its folder does not exist; create it" in refused("predict", "runs/run", "-o", "nowhere/x.csv")
     assert "-: is read twice" in refused("predict", "runs/run", "-", "-o", "x.csv")
@@ -524,7 +526,7 @@ def test_what_parquet_cannot_hold_is_one_sentence_and_leaves_no_file(run, sample
         shown = command("predict", "runs/run", table, "-o", "out.parquet")
         assert "a column cannot have one type of Parquet" in str(shown.exception)
         assert not [*tmp_path.glob("out.parquet*")]
-        assert command("predict", "runs/run", table, "-o", "out.csv").exit_code == 0
+        assert command("predict", "runs/run", table, "-o", f"{table}.csv").exit_code == 0
 
 
 def test_equal_texts_get_one_label_and_a_text_with_two_is_predicted(run, sample_rows, tmp_path):
@@ -642,7 +644,7 @@ def test_labels_that_were_not_drawn_at_random_promise_no_accuracy(base, sample_r
     assert "these labels were not drawn at random from these rows" in shown.stdout
     assert "no accuracy is known" in shown.stdout
     assert "accuracy " not in shown.stdout.replace("no accuracy", "")
-    record = json.loads(command("predict", "runs/run", "-o", "out.csv", "--json").stdout)
+    record = json.loads(command("predict", "runs/run", "-o", "again.csv", "--json").stdout)
     assert record["accuracy"] is record["thresholds"][0]["accuracy"] is None
     assert record["drawn"]["at_random"] is False
 

@@ -67,6 +67,10 @@ def test_the_teacher_comes_first_and_the_verdict_compares_with_the_encoder_befor
     taught = taught_of("runs/both/best")
     assert len(taught.labelled) > 0
     assert load(result.folder / "best").promise is not None
+    card = (result.folder / "best/README.md").read_text(encoding="utf8")
+    assert f"Base model: `{Path(base).name}`" in card
+    teacher = Path(str(config.options["teacher"]["model"])).name
+    assert f"Before this run, the model learned the vectors of the teacher {teacher}. Loss:" in card
 
 
 def test_a_repeated_command_goes_on_after_the_teacher(config, monkeypatch):
@@ -256,6 +260,11 @@ def test_a_teacher_learns_the_labels_first_and_anew_for_each_fold(tuned, tiny_ro
     assert result.verdict["word"] != "not judged"
     assert load(result.folder / "best").promise is not None
     assert np.isin(labelled, taught_of("runs/tuning/best").labelled).all()
+    card = (result.folder / "best/README.md").read_text(encoding="utf8")
+    assert f"the teacher {tiny_roberta.name}, after it had learned the labels. Loss:" in card
+    shutil.rmtree("runs/tuning-tuned")
+    with pytest.raises(InputError, match="runs/tuning-tuned/best: is gone, so that it cannot be trained anew"):
+        sequence.check(TrainConfig.from_toml("runs/tuning/config.toml"))
     assert not (result.folder / "folds").exists()
 
 

@@ -181,7 +181,7 @@ CASES = {
     "train --learn --teacher --tune-teacher": Case(
         f"{LEARN} --teacher done/best --tune-teacher --name run", ("runs/run", "runs/run-teacher", "runs/run-tuned")
     ),
-    "predict": Case("predict labelled table.csv -o p.csv", ("p.csv",), "predict labelled more.csv -o p.csv"),
+    "predict": Case("predict labelled table.csv -o p.csv", ("p.csv",)),
     "draw": Case("draw table.csv --column text -n 4 -o d.csv", ("d.csv",)),
     "search": Case("search model corpus.txt -o index", ("index",)),
     "search, updated": Case("search model corpus.txt -o index", ("index",), "search model other.txt -o index"),
@@ -307,9 +307,8 @@ def prepare(folder):
     (folder / "pairs.tsv").write_text(pairs, encoding="utf8")
     queries = [json.dumps({"anchor": rows[number], "positive": rows[number + 20]}) for number in range(8)]
     (folder / "queries.jsonl").write_text("\n".join(queries) + "\n", encoding="utf8")
-    lines = [f"{text},{'ab'[number % 2] if number < 24 else ''}" for number, text in enumerate(plain(rows))]
-    (folder / "table.csv").write_text("text,label\n" + "\n".join(lines[:40]) + "\n", encoding="utf8")
-    (folder / "more.csv").write_text("text,label\n" + "\n".join(lines[10:]) + "\n", encoding="utf8")
+    lines = [f"{text},{'ab'[number % 2] if number < 24 else ''}" for number, text in enumerate(plain(rows[:40]))]
+    (folder / "table.csv").write_text("text,label\n" + "\n".join(lines) + "\n", encoding="utf8")
     make_tiny(folder / "model", "bert")
     make_t5(folder / "t5", folder / "model")
     TfidfIndex.build(folder / "corpus.txt").save(folder / "tfidf")

@@ -162,6 +162,6 @@ def check_suffix(output: str, *suffixes: str, flag: str = "-o") -> None:
 
 
 def check_new(output: str, flag: str = "-o") -> None:
-    """Raises ``InputError`` if a file exists that people are meant to fill in: it may hold their work."""
+    """Raises ``InputError`` if a file exists that people fill in or correct: it may hold their work."""
     if Path(output).exists():
         raise InputError(f"{flag} {output}: exists, and may be filled in already; name another file, or remove it")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ..encoder.resolve import find_model
+from ..encoder.saving import public_name
 from ..encoder.taught import run_of
 from ..errors import InputError
 from ..io import read_json
@@ -148,6 +149,22 @@ def models_before(config: TrainConfig, base: str, models: Iterable[str]) -> list
     tuned, first = map(_given, _before(config))
     outside = [*models_of(tuned), *(each for each in models_of(first) if each != first.options[TEACHER]["model"])]
     return [each for model in models for each in (outside if model == base else [model])]
+
+
+def begun_with(model: str) -> tuple[str, str]:
+    """Returns the model with which the first run began, and what it learned from a teacher, as a sentence, if ``model``
+    is its encoder; else ``model``, and ""."""
+    first = run_of(model)
+    if first is None or not first.name.endswith(SUFFIX):
+        return model, ""
+    given = _given(first)
+    teacher = str(given.options.get(TEACHER, {}).get("model"))
+    tuned = run_of(teacher)
+    after = "" if tuned is None else ", after it had learned the labels"
+    teacher = teacher if tuned is None else str(_given(tuned).model)
+    return str(
+        given.model
+    ), f"Before this run, the model learned the vectors of the teacher {public_name(teacher)}{after}."
 
 
 def seconds_before(config: TrainConfig) -> float:

@@ -42,7 +42,7 @@ from .inputs import taught_by_model
 from .judging import Judge, accents
 from .run import Run
 from .selection import EvaluationData, open_evaluation
-from .sequence import models_before, seconds_before
+from .sequence import begun_with, models_before, seconds_before
 from .settings.declared import Loss, Methods, Model, Optimisation, Output
 from .settings.described import public_text, public_toml, recipe_reason
 from .settings.given import TrainConfig
@@ -244,10 +244,11 @@ def describe(
         **({"prompt": rows.prompts.describe()} if rows.prompts.anchor or rows.prompts.document else {}),
     }
     made = f"Synthetic negatives: {'; '.join(synthetic)}." if synthetic else "No synthetic negatives."
-    labels = "".join(f" {what}" for what in run.taught.described())
-    card = for_markdown(public_text(settings, f"Loss: {facts['loss']}. Positives: {name}. {made}{labels}"))
+    base, before = begun_with(model.model)
+    sentences = [before, f"Loss: {facts['loss']}.", f"Positives: {name}.", made, *run.taught.described()]
+    card = for_markdown(public_text(settings, " ".join(filter(None, sentences))))
     public = {"config": public_toml(settings), "methods": card}
-    return facts, {"model": model.model, "seed": settings.output.seed, **public}
+    return facts, {"model": base, "seed": settings.output.seed, **public}
 
 
 def build_modules(

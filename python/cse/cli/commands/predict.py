@@ -76,6 +76,8 @@ def predict_command(
     path, column = _table_of(model, table, column, run)
     if os.path.exists(output) and os.path.samefile(output, path):
         raise InputError(f"-o {output}: is the table to read; name another file")
+    if not os.path.exists(f"{output}.scores.part.json"):  # of an interrupted call, which is repeated
+        printing.check_new(output)
     shown = Table.open(path, max_line_bytes) if tables.is_table(path) else None
     if shown is not None:
         check_written(shown, output)
