@@ -10,6 +10,7 @@ import pytest
 
 from cse import Callback, Encoder, InputError, TrainConfig, train
 from cse.classifier.stored import load
+from cse.cli.commands.train import ConsoleCallback
 from cse.encoder.taught import taught_of
 from cse.errors import Interrupted
 from cse.identity import row_keys
@@ -159,6 +160,12 @@ def test_each_run_is_announced_with_what_follows_it(config):
         "each of the 2 encoders that judge",
         "run 2 of 2: learning the labels, in runs/both",
     ]
+    shown = ConsoleCallback()
+    printed = []
+    shown.display.print = printed.append
+    train(config.replace(name="shown"), shown)
+    assert [line.partition(":")[0] for line in printed if line.startswith("run ")] == ["run 1 of 2", "run 2 of 2"]
+    assert printed.count("training ...") == 2
     assert sequence.to_come(80, 0, True) == "; then learning from it, and 80 steps with the labels"
     assert "; all of it again for each of the 5 encoders" in sequence.to_come(80, 5, True)
 

@@ -165,12 +165,16 @@ class ProgressCallback(Callback):
 
     def on_train_begin(self, run: Run) -> None:
         """Prints a description of the run, then the texts of one or all examples, each cut off at 120 characters."""
-        self._further, self._again, self._training = run.judge.further, run.again, False
+        self.begin(run)
         for line in header(run.facts, self.verbose):
             self.display.print(line)
         for examples in by_sentence(run.examples)[: None if self.verbose else 1]:
             texts = [f"{example.method}: {shortened(example.augmented)}" for example in examples]
             self.display.print("\n           ".join([f"        -  {shortened(examples[0].text)}", *texts]))
+
+    def begin(self, run: Run) -> None:
+        """Forgets the run before."""
+        self._further, self._again, self._training = run.judge.further, run.again, False
 
     def on_status(self, text: str) -> None:
         if not self._training:
@@ -219,10 +223,11 @@ class ProgressCallback(Callback):
         from ..evaluation.verdict import lines
 
         self.close()
-        self._training = False
         for note in (*result.notes, *lines(result.verdict)):
             self.display.print(note)
         self.display.print(f"{result.folder / 'best'}")
 
     def close(self) -> None:
+        """Removes the bar; another run may follow."""
+        self._training = False
         self.display.close()
