@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from itertools import cycle, pairwise
+from itertools import cycle, pairwise, product
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
@@ -326,16 +326,20 @@ def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
         ), name
         assert all(run["low"] > 0 for run in runs)
         assert 1 <= round(sum(run["difference"] for run in runs) / 3 - stored[f"{name}/100"]["difference"], 0) <= 3
-    few, plain = [], whole["teacher, then labels, --loss-term none"]
-    assert {f"{name}/{count}/0" for name in ("trec", "cr", "tweets") for count in (20, 500)} <= plain.keys()
-    for key in plain:
-        name, count, _ = key.split("/")
-        kinds = [whole["runs"][key], sequence[key], plain[key]]
-        cells = " | ".join([count, *(f"{each['difference']:+.1f}" for each in kinds)])
-        assert re.search(rf"^\| {re.escape(rows[name].removesuffix(')'))}[^|]*\| {re.escape(cells)} \|$", after, re.M)
-        if count == "20":
-            assert kinds[1]["low"] > 0
-            few.append(round(kinds[1]["difference"] - kinds[0]["difference"]))
+    few, plain, above = [], whole["teacher, then labels, --loss-term none"], []
+    for name, count in product(("trec", "cr", "tweets"), (20, 500)):
+        key, place = f"{name}/{count}", rf"^\| {re.escape(rows[name].removesuffix(')'))}[^|]*"
+        seeds = [seed for seed in range(3) if f"{key}/{seed}" in sequence]
+        assert stored[key]["seeds"] == len(seeds)
+        mean = sum(sequence[f"{key}/{seed}"]["difference"] for seed in seeds) / len(seeds)
+        cells = f"{count} | {stored[key]['difference']:+.1f} | {mean:+.1f} | {len(seeds)}"
+        assert re.search(rf"{place}\| {re.escape(cells)} \|$", after, re.M), cells
+        cells = " | ".join(f"{each[f'{key}/0']['difference']:+.1f}" for each in (sequence, plain))
+        assert re.search(rf"{place}\| {count} \| {re.escape(cells)} \|$", after, re.M), cells
+        if count == 20:
+            above += [sequence[f"{key}/{seed}"]["low"] > 0 for seed in seeds]
+            few.append(round(mean - stored[key]["difference"]))
+    assert f"is above 0 in {sum(above)} of {len(above)} runs" in flat(after)
     assert f"with only 20 labels, {min(few)} to {max(few)} (" in flat((ROOT / "README.md").read_text("utf8"))
     tuned, kinds = whole["tuned teacher, then labels"], ("teacher, then labels", "tuned teacher, then labels")
     assert len(tuned) == len(re.findall(r"^\| .* \|$", after.partition("**A teacher that learns")[2], re.M)) - 2
