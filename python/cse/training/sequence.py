@@ -151,20 +151,19 @@ def models_before(config: TrainConfig, base: str, models: Iterable[str]) -> list
     return [each for model in models for each in (outside if model == base else [model])]
 
 
-def begun_with(model: str) -> tuple[str, str]:
-    """Returns the model with which the first run began, and what it learned from a teacher, as a sentence, if ``model``
-    is its encoder; else ``model``, and ""."""
+def begun_with(model: str, against: str | None) -> tuple[str, str]:
+    """Returns the model with which the first run began, and what it learned, as a sentence, if ``model`` is its encoder
+    and the second run is compared with that model; else ``model``, and ""."""
     first = run_of(model)
-    if first is None or not first.name.endswith(SUFFIX):
+    given = None if first is None or not first.name.endswith(SUFFIX) else _given(first)
+    if given is None or given.model != against or TEACHER not in given.options:
         return model, ""
-    given = _given(first)
-    teacher = str(given.options.get(TEACHER, {}).get("model"))
+    teacher, after = str(given.options[TEACHER].get("model")), ""
     tuned = run_of(teacher)
-    after = "" if tuned is None else ", after it had learned the labels"
-    teacher = teacher if tuned is None else str(_given(tuned).model)
-    return str(
-        given.model
-    ), f"Before this run, the model learned the vectors of the teacher {public_name(teacher)}{after}."
+    if tuned is not None and tuned.name.endswith(TUNED):
+        teacher, after = str(_given(tuned).model), ", after it had learned the labels"
+    said = f"Before this run, the model learned the vectors of the teacher {public_name(teacher)}{after}."
+    return str(given.model), said
 
 
 def seconds_before(config: TrainConfig) -> float:

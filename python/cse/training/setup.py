@@ -244,7 +244,7 @@ def describe(
         **({"prompt": rows.prompts.describe()} if rows.prompts.anchor or rows.prompts.document else {}),
     }
     made = f"Synthetic negatives: {'; '.join(synthetic)}." if synthetic else "No synthetic negatives."
-    base, before = begun_with(model.model)
+    base, before = begun_with(model.model, settings.evaluation.against)
     sentences = [before, f"Loss: {facts['loss']}.", f"Positives: {name}.", made, *run.taught.described()]
     card = for_markdown(public_text(settings, " ".join(filter(None, sentences))))
     public = {"config": public_toml(settings), "methods": card}
