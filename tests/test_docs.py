@@ -337,9 +337,16 @@ def test_the_verdict_and_the_labels_in_the_pages_are_the_stored_ones():
         cells = " | ".join(f"{each[f'{key}/0']['difference']:+.1f}" for each in (sequence, plain))
         assert re.search(rf"{place}\| {count} \| {re.escape(cells)} \|$", after, re.M), cells
         if count == 20:
-            above += [sequence[f"{key}/{seed}"]["low"] > 0 for seed in seeds]
+            above += [(name, sequence[f"{key}/{seed}"]["low"] > 0) for seed in seeds]
             few.append(round(mean - stored[key]["difference"]))
-    assert f"is above 0 in {sum(above)} of {len(above)} runs" in flat(after)
+    assert f"is above 0 in {sum(low for _, low in above)} of {len(above)} runs" in flat(after)
+    assert {each: above.count((each, True)) for each, _ in above} == {"trec": 3, "cr": 1, "tweets": 1}
+    alone = {key: run["high"] < 0 for key, run in whole["runs"].items() if "/20/" in key}
+    assert {key for key, below in alone.items() if below} == {"cr/20/1", "tweets/20/0", "tweets/20/1"}
+    changes = [plain[key]["difference"] - sequence[key]["difference"] for key in plain]
+    more, less = ([f"{abs(each):.1f}" for each in sorted(changes, key=abs) if (each > 0) == up] for up in (True, False))
+    assert f"(by {more[0]} to {more[-1]} points) and three less (by {less[0]} to {less[-1]})" in flat(after)
+    assert len(more) == len(less) == 3
     assert f"with only 20 labels, {min(few)} to {max(few)} (" in flat((ROOT / "README.md").read_text("utf8"))
     tuned, kinds = whole["tuned teacher, then labels"], ("teacher, then labels", "tuned teacher, then labels")
     assert len(tuned) == len(re.findall(r"^\| .* \|$", after.partition("**A teacher that learns")[2], re.M)) - 2

@@ -124,13 +124,17 @@ def test_a_first_run_that_is_stopped_says_to_repeat_the_command(config):
 
 
 class Records(Callback):
-    """Keeps what is said, and stops at a phase."""
+    """Keeps what is said, and stops at a phase, as a signal outside the steps does."""
 
     def __init__(self, stop=""):
         self.said, self.why, self.stop = [], [], stop
 
     def on_status(self, text):
         self.said.append(text)
+        if self.stop and text.startswith(self.stop):
+            raise KeyboardInterrupt
+
+    def on_progress(self, text, done, total, unit):
         if self.stop and text.startswith(self.stop):
             raise KeyboardInterrupt
 
@@ -170,17 +174,24 @@ def test_each_run_is_announced_with_what_follows_it(config):
     assert "; all of it again for each of the 5 encoders" in sequence.to_come(80, 5, True)
 
 
-def test_an_interruption_between_the_steps_says_how_to_go_on(config):
-    """While a run is prepared or judged; an encoder of a fold names the run that it judges."""
-    records = Records("run 2 of 2")
-    with pytest.raises(KeyboardInterrupt):
-        train(config, records)
-    records = Records("evaluating best/")
+def test_an_interruption_outside_the_steps_says_how_to_go_on(config):
+    def stopped(phase):
+        records = Records(phase)
+        with pytest.raises(Interrupted):
+            train(config, records)
+        (why,) = records.why
+        return why
+
+    assert stopped("vectors of") == loop.GO_ON  # the teacher encodes the rows
+    assert stopped("run 2 of 2") == loop.GO_ON
+    resume = "stopped before the verdict; runs/both/best holds the encoder; resume with: cse train --resume runs/both"
+    assert stopped("evaluating best/") == resume
+    # In an encoder of a fold, the run that it judges is named.
+    records = Records("training 2 encoders")
     with pytest.raises(Interrupted):
-        train(config, records)
-    assert records.why == [
-        "stopped before the verdict; runs/both/best holds the encoder; resume with: cse train --resume runs/both"
-    ]
+        train(resumed_config("runs/both"), records, resume="runs/both")
+    assert records.why == [resume]
+    assert train(resumed_config("runs/both"), resume="runs/both").verdict["word"] != "not judged"
 
 
 def test_a_command_without_a_name_names_the_run_that_was_interrupted(config):

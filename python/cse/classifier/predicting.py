@@ -20,13 +20,16 @@ from ..data.classes import ADDED, Classes, classes_of, label_of
 from ..data.corpus import Corpus
 from ..data.tables import as_text
 from ..data.written import Table
-from ..encoder.vector_files import encoded_for, made_by
+from ..encoder.vector_files import encoded_for, journal_of, made_by
 from ..evaluation.base import Encodes, Progress
 from ..evaluation.geometry import unit
 from ..identity import Keys
 from .drawn import OTHERS, Drawn, compare
 from .fitted import Fitted
 from .promise import THRESHOLDS
+
+SCORES = ".scores"
+"""The end of the name of the file of the probabilities."""
 
 Rows = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -212,6 +215,11 @@ class Labelling:
         }
 
 
+def is_begun(output: str) -> bool:
+    """Returns whether a call that labels rows for ``output`` was interrupted, so that a repeated one goes on."""
+    return journal_of(f"{output}{SCORES}").exists()
+
+
 @contextmanager
 def label_rows(
     encoder: Any,
@@ -239,7 +247,7 @@ def label_rows(
         "classifier": [hash_bytes(content), fitted.calibration.scale if fitted.calibration else None],
         "labelled": None if known is None else hash_bytes(known.vectors.tobytes()),
     }
-    scorer, stored = Scores(encoder, fitted, known), f"{output}.scores"
+    scorer, stored = Scores(encoder, fitted, known), f"{output}{SCORES}"
     with encoded_for(scorer, corpus, stored, key, batch_size=batch_size, progress=progress) as scores:
         given = None if cells is None else classes_of(corpus, fitted.column, cells)
         yield Labelling(fitted, corpus, scores, given, known)

@@ -58,7 +58,7 @@ def resume_precision(encoder: Encoder, output: str | Path, key: dict[str, Any], 
     The precision in the ``key`` is not compared, but set.
     """
     try:
-        stored = Journal.key(Path(f"{output}.part.json"))
+        stored = Journal.key(journal_of(output))
         same = all(stored[name] == value for name, value in json.loads(dumps(key)).items() if name != "precision")
         begun = str(stored["precision"]) if same and Path(f"{output}.part").exists() else encoder.precision
     except (KeyError, TypeError):
@@ -139,11 +139,16 @@ def encoded_for(
         journal.remove()
 
 
+def journal_of(output: str | Path) -> Path:
+    """Returns the path of the journal of a file of embeddings, which is there while the file is not complete."""
+    return Path(f"{output}.part.json")
+
+
 @contextmanager
 def _journal(encoder: RowEncoder, corpus: Corpus, output: Path, part: Path, key: dict[str, Any]) -> Iterator[Journal]:
     key = {**key, "shape": (len(corpus), encoder.embedding_dim), "block": BLOCK}
     taken = f"-o {output}: another process is writing to this file; wait for it"
-    with naming(part), closing(Journal(Path(f"{part}.json"), key, taken)) as journal:
+    with naming(part), closing(Journal(journal_of(output), key, taken)) as journal:
         yield journal
 
 

@@ -165,16 +165,15 @@ class ProgressCallback(Callback):
 
     def on_train_begin(self, run: Run) -> None:
         """Prints a description of the run, then the texts of one or all examples, each cut off at 120 characters."""
-        self.begin(run)
+        self._begin(run)
         for line in header(run.facts, self.verbose):
             self.display.print(line)
         for examples in by_sentence(run.examples)[: None if self.verbose else 1]:
             texts = [f"{example.method}: {shortened(example.augmented)}" for example in examples]
             self.display.print("\n           ".join([f"        -  {shortened(examples[0].text)}", *texts]))
 
-    def begin(self, run: Run) -> None:
-        """Forgets the run before."""
-        self._further, self._again, self._training = run.judge.further, run.again, False
+    def _begin(self, run: Run) -> None:
+        self._further, self._again = run.judge.further, run.again
 
     def on_status(self, text: str) -> None:
         if not self._training:
@@ -228,6 +227,6 @@ class ProgressCallback(Callback):
         self.display.print(f"{result.folder / 'best'}")
 
     def close(self) -> None:
-        """Removes the bar; another run may follow."""
+        """Removes the bar; another run of a sequence may follow."""
         self._training = False
         self.display.close()

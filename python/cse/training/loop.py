@@ -128,17 +128,16 @@ def in_sequence(
     def first(given: TrainConfig, folder: Path | None) -> None:
         number = 1 if given.learn or not config.tune_teacher else 2
         what = "the teacher learns the labels" if given.learn else "learning from the teacher"
-        shown.on_status(
-            f"run {number} of {count}: {what}, in {given.output}/{given.name}{to_come if number == 1 else ''}"
-        )
+        follows = to_come if number == 1 else ""
         with explained(shown, GO_ON):
+            shown.on_status(f"run {number} of {count}: {what}, in {given.output}/{given.name}{follows}")
             trained(given, world, shown, folder, texts, labels if given.learn else None, judging=False)
 
     config = sequence.taught(config, world, first, check)
     sequence.check(config)
     folder = Path(config.output) / str(config.name)
-    shown.on_status(f"run {count} of {count}: learning the labels, in {folder}")
     with explained(shown, lambda: "" if (folder / "result.json").is_file() else GO_ON):
+        shown.on_status(f"run {count} of {count}: learning the labels, in {folder}")
         return trained(config, world, shown, None, texts, labels)
 
 

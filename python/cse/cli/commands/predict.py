@@ -76,8 +76,6 @@ def predict_command(
     path, column = _table_of(model, table, column, run)
     if os.path.exists(output) and os.path.samefile(output, path):
         raise InputError(f"-o {output}: is the table to read; name another file")
-    if not os.path.exists(f"{output}.scores.part.json"):  # of an interrupted call, which is repeated
-        printing.check_new(output)
     shown = Table.open(path, max_line_bytes) if tables.is_table(path) else None
     if shown is not None:
         check_written(shown, output)
@@ -92,10 +90,12 @@ def predict_command(
     known = load_labelled(run, fitted.linear.weights.shape[1])
     printing.loading()
     from ...classifier.drawn import OTHERS
-    from ...classifier.predicting import Known, label_rows, labelled_table
+    from ...classifier.predicting import Known, is_begun, label_rows, labelled_table
     from ...encoder.device import set_threads
     from ...encoder.opening import open_encoder
 
+    if not is_begun(output):
+        printing.check_new(output)
     set_threads(threads)
     cells = None
     if shown is not None and fitted.column in shown.names:

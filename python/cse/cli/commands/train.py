@@ -88,7 +88,7 @@ class ConsoleCallback(ProgressCallback):
     def on_train_begin(self, run: Run) -> None:
         """Prints a description of the run, one fact per line, then examples of augmentations."""
         self.run, patience = run, run.settings.evaluation.patience
-        self.begin(run)
+        self._begin(run)
         for line in header(run.facts, self.verbose):
             self.display.print(line)
         if step := run.state.step:
